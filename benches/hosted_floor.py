@@ -31,7 +31,7 @@ from unified_tree.receipt import Boundary, Receipt
 BACKUP = EffectKind.BACKUP
 
 
-class Copied(NamedTuple):
+class Due(NamedTuple):
     """A boundary that is to be copied.
 
     Attributes:
@@ -72,9 +72,9 @@ class BareTiers:
         self._consensus = LocalConsensus() if "ranks" in has else None
         self.has_store = "store" in has
         self._coverages = [component.coverage for component in cache.tree.components]
-        self._due: list[Copied] = []
-        self._copying: dict[int, tuple[Effect, Copied]] = {}
-        self._tickets = self._ended = self._stored = 0
+        self._due: list[Due] = []
+        self._copying: dict[int, tuple[Effect, Due]] = {}
+        self._tickets = self._writes = 0
         self._writing: list[Receipt] = []
         self._ended_writes: list[Receipt] = []
         self._written: list[Written] = []
@@ -86,7 +86,7 @@ class BareTiers:
 
     def committed(self, boundary: Boundary, stored: int) -> None:
         """A boundary is to be copied, and behind what is stored of it to be written."""
-        self._due.append(Copied(boundary, stored))
+        self._due.append(Due(boundary, stored))
 
     def run_jobs(self) -> None:
         """What a store's threads would do meanwhile: all writes end."""
@@ -100,8 +100,8 @@ class BareTiers:
             for receipt in self._ended_writes:
                 receipt.release()
                 if self._consensus is not None:
-                    self._consensus.finished("persist", self._stored)
-                    self._stored += 1
+                    self._consensus.finished("persist", self._writes)
+                    self._writes += 1
             self._ended_writes.clear()
         if self._copying:
             for completion in self._engine.poll():
@@ -123,17 +123,16 @@ class BareTiers:
         self._due.clear()
         self._engine.submit(transfers)
 
-    def _landed(self, effect: Effect, due: Copied) -> None:
-        self.copies += 1
+    def _landed(self, effect: Effect, due: Due) -> None:
         self._effects.acknowledge(effect)
         if self._consensus is not None:
-            self._consensus.finished("backup", self._ended)
-            self._ended += 1
+            self._consensus.finished("backup", self.copies)
             self._consensus.record(b"%d %d" % due.boundary)
+        self.copies += 1
         if self.has_store:
             self._write(due)
 
-    def _write(self, due: Copied) -> None:
+    def _write(self, due: Due) -> None:
         receipt = self._locks.lock(due.boundary, Tier.HOST, None)
         node, length = self._locks.find(due.boundary)
         assert node is not None

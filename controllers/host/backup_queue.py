@@ -134,8 +134,8 @@ class BackupQueue:
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
     def _begin_one(self, boundary: Boundary) -> Effect | None:
-        """Start the backup of a boundary, or of what is left of it; optional components for which the host has no room are left
-        out.
+        """Start the backup of a boundary, or of what is left of it if it was shortened; optional components for which the host
+        has no room are left out.
         """
         try:
             components = self._components_that_fit(boundary) if self._optional else None
