@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -15,19 +16,31 @@ from unified_tree.effect import EffectKind
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions a piece of work calls, built-in ones included."""
+    """How many functions a piece of work calls, built-in ones included; what a collection of garbage calls is not its."""
     count = 0
 
     def note(_frame: object, event: str, _argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.disable()
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
+
+
+def test_a_collection_of_garbage_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "callbacks", [lambda _phase, _info: None])
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        assert calls_of(lambda: [[], [[]], [[[]]]]) == calls_of(lambda: None)
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def text(number: int, length: int) -> str:
