@@ -21,6 +21,7 @@ POLICIES = ("lru", "cost", "density")
 WORKLOADS: dict[str, tuple[str, ...]] = {
     "conversations": ("conversation_trace.jsonl.gz",),
     "coding agents": ("claude_code.runs.jsonl.gz", "--requests", "4000"),
+    "all coding agents": ("claude_code.runs.jsonl.gz",),
     "built-in agents": (),
     "clients in turn": ("multiturn",),
 }

@@ -49,15 +49,7 @@ class Sample:
         if share >= 1.0:
             return cls(workload=workload, share=1.0)
         trees, stem_tokens = subtrees(workload.requests)
-        trees.sort(key=lambda tree: blake2b(f"{seed} {tree[0].index}".encode(), digest_size=8).digest())
-        chosen: list[Request] = []
-        count = 0
-        for tree in trees:
-            if count and len(chosen) + len(tree) / 2 > share * len(workload.requests):
-                break
-            chosen += tree
-            count += 1
-        chosen.sort(key=lambda request: request.index)
+        chosen, count = choose(trees, share, seed)
         requests = tuple(replace(request, index=i) for i, request in enumerate(chosen))
         return cls(
             workload=replace(workload, requests=requests),
@@ -73,6 +65,20 @@ class Sample:
             return path_tokens
         stems = min(self.stem_tokens, path_tokens)
         return round(stems + self.share * (path_tokens - stems))
+
+
+def choose(trees: Sequence[Sequence[Request]], share: float, seed: int) -> tuple[list[Request], int]:
+    """The requests of some subtrees that have this share of all, in the order of their arrival, and how many subtrees."""
+    shuffled = sorted(trees, key=lambda tree: blake2b(f"{seed} {tree[0].index}".encode(), digest_size=8).digest())
+    most = share * sum(map(len, trees))
+    chosen: list[Request] = []
+    count = 0
+    for tree in shuffled:
+        if count and len(chosen) + len(tree) / 2 > most:
+            break
+        chosen += tree
+        count += 1
+    return sorted(chosen, key=lambda request: request.index), count
 
 
 def subtrees(requests: Sequence[Request]) -> tuple[list[list[Request]], int]:
