@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-STAGES = ((16, 50), (256, 50), (1 << 40, 600))
-"""Stretches of time, at most, and steps."""
-SHARED_STEPS = 2400
-"""Steps at most where pools share a room, which takes as many as there are stretches."""
+STAGES = ((16, 50), (256, 256), (1 << 40, 2400))
+"""Stretches of time, and steps, at most."""
 CLOSE = 0.001
 """A bound that is above what is surely possible by no more than this share is low enough."""
 AVERAGED = 0.1
@@ -42,18 +40,16 @@ class Descent:
 
     Args:
         most: another bound, which need not be gone below by much.
-        anywhere: see `feasible_depths`.
 
     Attributes:
         bound: the lowest one that was found.
         depths: a choice for which there is room, [moments].
     """
 
-    def __init__(self, idle: Idle, demand: Demand, prices: Prices, most: float, *, anywhere: bool = True) -> None:
+    def __init__(self, idle: Idle, demand: Demand, prices: Prices, most: float) -> None:
         self._idle = idle
         self._demand = demand
         self._prices = prices
-        self._anywhere = anywhere
         self._units = [max(1, int(room.max(initial=0))) for room in prices.rooms]
         self._counts = [_counts(room).astype(np.float64) for room in prices.rooms]
         self._summed = [np.zeros(idle.count + 1) for _ in prices.rooms]
@@ -71,8 +67,6 @@ class Descent:
             edges = np.linspace(0, self._idle.count, min(stretches, self._idle.count) + 1).astype(np.int64)
             count = edges.size - 1
             weights = [weight[np.minimum(np.arange(count) * weight.size // count, weight.size - 1)] for weight in weights]
-            if self._demand.shared is not None:
-                steps = min(max(steps, count), SHARED_STEPS)
             weights = self._descend(edges, weights, steps)
             self._repair()
             if self._is_close:
@@ -83,7 +77,7 @@ class Descent:
         return bool(self.bound <= (1 + CLOSE) * self.depths.sum())
 
     def _repair(self) -> None:
-        depths = feasible_depths(self._idle, self._demand, self._prices, self._summed, anywhere=self._anywhere)
+        depths = feasible_depths(self._idle, self._demand, self._prices, self._summed)
         if depths.sum() > self.depths.sum():
             self.depths = depths
 

@@ -26,16 +26,15 @@ if TYPE_CHECKING:
     """Of a room, from a moment to before another one, so much."""
 
 
-def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Floats], *, anywhere: bool) -> Int64s:
+def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Floats]) -> Int64s:
     """Where each request can resume, so that all of it fits together, [moments]. Cost: O(candidates x moments) at worst.
 
-    Args:
-        anywhere: also between candidates, where the paths have room no further.
+    Where the paths have room no further that is between two candidates.
     """
     depths = np.zeros(idle.count, np.int64)
     if not prices.owner.size:
         return depths
-    rooms = _Rooms(idle, demand, prices, anywhere=anywhere)
+    rooms = _Rooms(idle, demand, prices)
     worth, _ = prices.worth(summed)
     paid = np.maximum(prices.depth - worth, 1e-9)
     last = np.append(prices.group[1:], prices.owner.size)
@@ -62,12 +61,12 @@ def _behind(depth: list[int], group: tuple[int, int], before: int) -> list[int]:
 class _Rooms:
     """What is left of each room, at each moment."""
 
-    def __init__(self, idle: Idle, demand: Demand, prices: Prices, *, anywhere: bool) -> None:
-        self._anywhere = anywhere
+    def __init__(self, idle: Idle, demand: Demand, prices: Prices) -> None:
         self._idle = idle
         self._demand = demand
         self._claims = prices.claims
         self._first = prices.first.tolist()
+        self._saved = prices.saved
         self._free = [room.copy() for room in prices.rooms]
         self._step = max(demand.grid, idle.grid) if demand.states else idle.grid
 
@@ -77,7 +76,7 @@ class _Rooms:
         """
         limit = self._limit(owner, depths[-1]) if depths else 0
         for at in range(len(depths) - 1, -1, -1):
-            is_between = self._anywhere and limit < depths[at] and (at == 0 or limit > depths[at - 1])
+            is_between = limit < depths[at] and (at == 0 or limit > depths[at - 1])
             for depth in (depths[at], limit if is_between else 0):
                 if 0 < depth <= limit and self._take(self._uses(owner, depth)):
                     return depth
@@ -121,12 +120,12 @@ class _Rooms:
         idle, demand = self._idle, self._demand
         uses: list[Use] = []
         runs: list[Use] = []
-        since = owner + 1
+        saved = owner + 1
         for at in range(self._first[owner], self._first[owner + 1]):
             begin = int(idle.begin[at])
             if begin >= depth:
                 break
-            since = int(idle.since[at])
+            since, saved = int(idle.since[at]), int(self._saved[at])
             if since <= owner:
                 runs.append((since, owner + 1, begin, min(depth, int(idle.end[at]))))
         claims = iter(self._claims)
@@ -140,6 +139,6 @@ class _Rooms:
             ]
         for _ in demand.states:
             room, weight = next(claims)
-            if since <= owner:
-                uses.append((room, since, owner + 1, weight))
+            if saved <= owner:
+                uses.append((room, saved, owner + 1, weight))
         return uses

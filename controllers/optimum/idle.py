@@ -29,8 +29,8 @@ class Asked:
         answer_blocks: of its answer, as far as a later prompt may go on with them.
         block_tokens: tokens of a block.
         prompt_tokens: all of the prompt's.
-        prompt_done, done: how many admissions there had been when its prompt was computed for good, and when it ended; its own
-            is one of them. In between it keeps its prompt.
+        prompt_done, done: how many admissions there had been when it had run beyond its prompt, and when it ended; its own is
+            one of them. In between it keeps its prompt.
     """
 
     blocks: Int64s
@@ -62,6 +62,8 @@ class Idle:
         owner: int64 [runs], the request that asks, ascending.
         begin, end: int64 [runs], tokens of its prompt; the runs of a request join each other, from zero.
         since: int64 [runs]: idle at admissions `since` … `owner`, none if that is no range.
+        saved: int64 [runs]: a state in it takes room at admissions `saved` … `owner`, likewise. Until `since` somebody runs who
+            has passed there: the path is held, but his own state is one of a longer text.
         pinned: int64 [requests]: tokens that running requests keep at each admission, and that nobody had before them, at
             least. What running requests have in their prompts is not idle.
 
@@ -70,9 +72,11 @@ class Idle:
 
     def __init__(self, asked: Iterable[Asked | None], block_count: int, page_size: int) -> None:
         known = np.full(block_count, NEVER, np.int64)
+        passed = np.full(block_count, NEVER, np.int64)
         owner: list[Int64s] = []
         ends: list[Int64s] = []
         since: list[Int64s] = []
+        saved: list[Int64s] = []
         pins: list[tuple[int, int, int]] = []
         self.count = 0
         self.grid = page_size
@@ -80,22 +84,26 @@ class Idle:
             if request is None:
                 self.count += 1
                 continue
-            before = known[request.blocks]
-            run_ends, run_since = _runs(before, request, page_size)
-            pins.append((request.prompt_done, request.done, _fresh_tokens(before, request, page_size)))
+            before = np.stack([known[request.blocks], passed[request.blocks]])
+            run_ends, times = _runs(before, request, page_size)
+            pins.append((request.prompt_done, request.done, _fresh_tokens(before[0], request, page_size)))
             if request.block_tokens % page_size and page_size % request.block_tokens:
                 self.grid = 1
             ends.append(run_ends)
-            since.append(run_since)
+            since.append(times[0])
+            saved.append(times[1])
             owner.append(np.full(run_ends.size, self.count, np.int64))
             self.count += 1
             _note(known, request.blocks, request.done)
+            _note(passed, request.blocks, request.prompt_done)
             if request.answer_blocks is not None:
                 _note(known, request.answer_blocks, request.done)
+                _note(passed, request.answer_blocks, request.done)
         nothing = np.empty(0, np.int64)
         self.owner = np.concatenate([nothing, *owner])
         self.end = np.concatenate([nothing, *ends])
         self.since = np.concatenate([nothing, *since])
+        self.saved = np.concatenate([nothing, *saved])
         self.begin = np.zeros_like(self.end)
         joins = self.owner[1:] == self.owner[:-1]
         self.begin[1:][joins] = self.end[:-1][joins]
@@ -126,7 +134,8 @@ class Idle:
         kept = np.array(end, np.int64) > self.begin
         some = copy(self)
         some.end = np.array(end, np.int64)[kept]
-        some.owner, some.begin, some.since = self.owner[kept], self.begin[kept], self.since[kept]
+        some.owner, some.begin = self.owner[kept], self.begin[kept]
+        some.since, some.saved = self.since[kept], self.saved[kept]
         return some
 
 
@@ -159,18 +168,23 @@ def _fresh_tokens(known: Int64s, request: Asked, page_size: int) -> int:
 
 
 def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s]:
-    """The ends of a request's runs, in tokens, and since when each is idle."""
+    """The ends of a request's runs, in tokens, and since when each is idle and its states are saved, [2, runs].
+
+    Args:
+        known: the same of each block, [2, blocks].
+    """
     size = request.block_tokens
     if page_size % size == 0:
         in_page = page_size // size
-        known = known[: known.size // in_page * in_page].reshape(-1, in_page).min(axis=1)  # a page is there with its last block
+        pages = known.shape[1] // in_page
+        known = known[:, : pages * in_page].reshape(2, pages, in_page).min(axis=2)  # a page is there with its last block
         size = page_size
-    unseen = np.flatnonzero(known == NEVER)
+    unseen = np.flatnonzero(known[0] == NEVER)
     grid = page_size if size % page_size == 0 else 1
     most = (request.prompt_tokens - 1) // grid * grid
-    count = min(int(unseen[0]) if unseen.size else known.size, -(-most // size))
+    count = min(int(unseen[0]) if unseen.size else known.shape[1], -(-most // size))
     if count <= 0:
-        return known[:0], known[:0]
-    known = known[:count]
-    cuts = np.append(np.flatnonzero(known[1:] != known[:-1]) + 1, count)
-    return np.minimum(cuts * size, most), known[cuts - 1]
+        return known[0, :0], known[:, :0]
+    known = known[:, :count]
+    cuts = np.append(np.flatnonzero((known[:, 1:] != known[:, :-1]).any(axis=0)) + 1, count)
+    return np.minimum(cuts * size, most), known[:, cuts - 1]

@@ -40,6 +40,7 @@ class Prices:
             which the last of these lies.
         group: where the candidates of each request that has any begin, int64.
         first: where the runs of each request begin, int64 [moments + 1].
+        saved: since when a state in each run takes room, int64 [runs].
     """
 
     def __init__(self, idle: Idle, demand: Demand) -> None:
@@ -48,7 +49,7 @@ class Prices:
         self._count = idle.count
         self.first = np.searchsorted(idle.owner, np.arange(self._count + 1))
         self._length = idle.end - idle.begin
-        self._is_idle = idle.since <= idle.owner
+        self.saved = idle.since if demand.windows else idle.saved
         self.owner, self.depth = _candidates(idle, demand)
         self.run = self._run_of(self.owner, self.depth - 1)
         self._window_begin = [np.maximum(0, self.depth - window) for window, _ in demand.windows]
@@ -85,26 +86,28 @@ class Prices:
 
     def worth(self, summed: list[Floats]) -> tuple[Floats, NDArray[np.bool_]]:
         """What each candidate saves less what it pays, and whether it does best without windows, [candidates]."""
-        idle, demand = self._idle, self._demand
-        rates = [
-            np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
-        ]
+        demand, claims = self._demand, iter(self.claims)
         gain = self.depth.astype(np.float64)
-        pools = iter([weight * rates[room] for room, weight in self.claims])
         if demand.path_tokens is not None:
-            gain -= self._to(next(pools), self.depth, self.run)
+            gain -= self._to(self._rate(summed, next(claims), self._idle.since), self.depth, self.run)
         others = np.zeros(self.depth.size)
         for begin, run in zip(self._window_begin, self._window_run, strict=True):
-            rate = next(pools)
+            rate = self._rate(summed, next(claims), self._idle.since)
             others += self._to(rate, self.depth, self.run) - self._to(rate, begin, run)
         for _ in demand.states:
-            others += next(pools)[self.run]
+            others += self._rate(summed, next(claims), self.saved)[self.run]
         resumes = gain - others
         rebuilds = np.zeros(self.depth.size, bool)
         if demand.rebuild_tokens is not None:
             rebuilds = gain - demand.rebuild_tokens > resumes
             resumes = np.where(rebuilds, gain - demand.rebuild_tokens, resumes)
         return resumes, rebuilds
+
+    def _rate(self, summed: list[Floats], claim: tuple[int, int], since: Int64s) -> Floats:
+        """What a token of each run costs, or a state in it, [runs]."""
+        (room, weight), owner = claim, self._idle.owner
+        cost = summed[room]
+        return np.where(since <= owner, weight * (cost[owner + 1] - cost[np.minimum(since, self._count)]), 0.0)
 
     def _to(self, rate: Floats, token: Int64s, run: Int64s) -> Floats:
         """What the tokens of a candidate's request before `token`, which lies in `run` or at its end, cost together."""
@@ -115,30 +118,31 @@ class Prices:
         return total
 
     def _usages(self, found: Int64s, rebuilds: NDArray[np.bool_], depths: Int64s) -> list[Floats]:
-        idle, demand = self._idle, self._demand
-        amounts = []
-        reach = depths[idle.owner]
+        idle, demand, claims = self._idle, self._demand, iter(self.claims)
+        taken = [np.zeros(self._count) for _ in self.rooms]
+
+        def take(amounts: Int64s, since: Int64s) -> None:
+            room, weight = next(claims)
+            taken[room] += weight * self._over_time(amounts, since)
+
         if demand.path_tokens is not None:
-            amounts.append(np.clip(reach - idle.begin, 0, self._length))
+            take(np.clip(depths[idle.owner] - idle.begin, 0, self._length), idle.since)
         windowed = np.zeros(self._count, np.int64)
         kept = found[~rebuilds]
         windowed[self.owner[kept]] = self.depth[kept]
         for window, _ in demand.windows:
             end = windowed[idle.owner]
-            amounts.append(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None))
+            take(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None), idle.since)
         for _ in demand.states:
             states = np.zeros(idle.owner.size, np.int64)
             states[self.run[kept]] = 1
-            amounts.append(states)
-        taken = [np.zeros(idle.owner.size, np.int64) for _ in self.rooms]
-        for (room, weight), amount in zip(self.claims, amounts, strict=True):
-            taken[room] += weight * amount
-        return [self._over_time(amount) for amount in taken]
+            take(states, self.saved)
+        return taken
 
-    def _over_time(self, amounts: Int64s) -> Floats:
-        """Amounts by run, summed over the runs that are idle at each admission, [requests]."""
-        idle, some = self._idle, self._is_idle & (amounts > 0)
-        opened = np.bincount(idle.since[some], amounts[some], self._count + 1)
+    def _over_time(self, amounts: Int64s, since: Int64s) -> Floats:
+        """Amounts by run, summed over the runs that take room at each admission, [requests]."""
+        idle, some = self._idle, (since <= self._idle.owner) & (amounts > 0)
+        opened = np.bincount(since[some], amounts[some], self._count + 1)
         closed = np.bincount(idle.owner[some] + 1, amounts[some], self._count + 1)
         usage: Floats = np.cumsum(opened - closed, dtype=np.float64)[: self._count]
         return usage

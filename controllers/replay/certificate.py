@@ -48,29 +48,16 @@ class Situation:
         demand = _of_pages(counted, row, idle) if row.budget is None else _of_blocks(counted, row, idle)
         self._depths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
         self.most_hit_tokens = int(self._depths.sum())
-        self._hybrid = (idle, demand) if demand.windows or demand.states else None
-        if self._hybrid is not None:
+        if demand.windows or demand.states:
             fitting = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
             descent = Descent(fitting, demand, Prices(fitting, demand), self.most_hit_tokens)
             descent.go()
             self.most_hit_tokens, self._depths = whole_tokens(descent.bound), descent.depths
 
-    def plans(self) -> Iterator[Resumptions]:
-        """Plans that come close, in this order.
-
-        The first comes closest, if a cache can follow it; by the second requests resume where what they share with others ends,
-        so less has to be saved. Cost: of the second as that of a Situation.
-        """
-        yield self._plan(self._depths)
-        if self._hybrid is not None:
-            idle, demand = self._hybrid
-            descent = Descent(idle, demand, Prices(idle, demand), self.most_hit_tokens, anywhere=False)
-            descent.go()
-            yield self._plan(descent.depths)
-
-    def _plan(self, at_moments: Int64s) -> Resumptions:
+    def plan(self) -> Resumptions:
+        """A plan that comes close, if a cache can follow it."""
         depths = np.zeros(len(self._workload.requests), np.int64)
-        depths[self._order] = at_moments[::2]
+        depths[self._order] = self._depths[::2]
         others = np.setdiff1d(np.arange(depths.size), self._order)
         return Resumptions(order=np.concatenate((self._order, others)), depths=depths)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from unified_tree.controllers.replay.foresight import NEVER, Foresight
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.replay.resumptions import Resumptions
+    from unified_tree.controllers.replay.resumptions import Resumptions, Saves
     from unified_tree.controllers.replay.workload import Request, Workload
     from unified_tree.eviction_policy import RestoreCost
     from unified_tree.node import Value
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
 class PlannedClairvoyance(Clairvoyance):
     """Requests are foreseen in the order of a plan, and each at the depth where it is to resume.
 
-    A value is needed by the next request that is to resume from it, unless another one comes before that computes it again.
+    A path is needed by the next request that is to resume from it, unless another one comes before that computes it again. A
+    window or state is needed if the next request with its text needs it for itself or for later ones; see Saves.
     """
 
-    def __init__(self, workload: Workload, composition: Composition, planned: Resumptions) -> None:
+    def __init__(self, workload: Workload, composition: Composition, planned: Resumptions, saves: Saves) -> None:
         super().__init__(workload, composition)
         requests = [workload.requests[index] for index in planned.order.tolist()]
         self._number_of = np.argsort(planned.order).tolist()
         self._depths = planned.depths[planned.order].tolist()
+        self._needed = [saves.needed[index] for index in planned.order.tolist()]
         self._foresight = Foresight([request.runs for request in requests], workload.block_count)
         self._back_of = {
             i: -(-window // self._page_size) * self._page_size
@@ -65,24 +68,34 @@ class PlannedClairvoyance(Clairvoyance):
 
     def need(self, value: Value) -> tuple[int, int]:
         """See Clairvoyance."""
+        end = value.node.end
         if value.component in self._paths:
-            token, begin = self._first_token(value), value.node.end - value.page_count * self._page_size
-            use = self._resumed_from[None].next_use(token)
-        else:
-            token, begin = last_token(value), value.node.end - 1
-            back = self._back_of.get(value.component)
-            if back is None:
-                use = self._next_at(token, value.node.end)
-            else:
-                foresight = self._resumed_from[back]
-                use = min(foresight.next_use(token), foresight.next_use(self._first_token(value)))
+            token, begin = self._first_token(value), end - value.page_count * self._page_size
+            use, listed = self._resumed_from[None].next_use(token), self._foresight.next_use(token)
+            return min(listed, use), NEVER if listed < use and self._depths[listed] <= begin else use
+        token = last_token(value)
         listed = self._foresight.next_use(token)
-        computes = listed < use and self._depths[listed] <= begin
-        return min(listed, use), NEVER if computes else use
+        back = self._back_of.get(value.component)
+        if back is None:
+            return listed, self._next_at(token, end) if self._is_needed(listed, end, end) else NEVER
+        begin = end - value.page_count * self._page_size
+        if not self._is_needed(listed, begin + 1, end - 1 + back):
+            return listed, NEVER
+        foresight = self._resumed_from[back]
+        return listed, min(foresight.next_use(token), foresight.next_use(self._first_token(value)))
+
+    def _is_needed(self, number: int, least: int, most: int) -> bool:
+        """Whether a request needs a boundary of a length from `least` to `most`."""
+        if number == NEVER:
+            return False
+        needed = self._needed[number]
+        at = bisect_left(needed, least)
+        return at < len(needed) and needed[at] <= most
 
     def admits(self, value: Value) -> bool:
-        """Whether anybody is to resume at the end of a window or state."""
-        return self._next_at(last_token(value), value.node.end) != NEVER
+        """Whether a window or state is needed at its end."""
+        end = value.node.end
+        return self._is_needed(self._foresight.next_use(last_token(value)), end, end)
 
     def _next_at(self, block: int, length_tokens: int) -> int:
         """Who resumes next at exactly this length."""

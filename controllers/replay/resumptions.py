@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,6 @@ from unified_tree.controllers.replay.workload import Workload, cut_runs, pack_ru
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.workload import Int64s, Request
-
-
-NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,35 +34,40 @@ class Resumptions:
         blocks = max(0, depth - back_tokens) // size
         return pack_runs(request.blocks()[blocks : -(-depth // size)])
 
-    def with_checkpoints(self, workload: Workload) -> Workload:
-        """The workload, in which each request saves where later ones are to resume, and nowhere else.
-
-        Nor does it where the next request with this text is to compute that place again, and can save it: what is saved earlier
-        than need be takes room.
-        """
-        numbers = np.argsort(self.order).tolist()
-        depths = self.depths[self.order].tolist()
-        wanted: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    def saves(self, workload: Workload) -> Saves:
+        """What this plan keeps of windows and states. Cost: O(blocks listed), in numpy, and O(boundaries that are kept)."""
+        needed: dict[int, list[int]] = {}
+        saved: dict[int, list[int]] = {}
+        wanted: dict[int, list[int]] = {}  # by block: depths in it that the next request with this block needs
         is_wanted = np.zeros(workload.block_count, np.bool_)
-        for index in self.order.tolist():
-            request, depth = workload.requests[index], int(self.depths[index])
-            if depth:
-                block = int(request.blocks()[(depth - 1) // request.block_tokens])
-                wanted[block][depth] = numbers[index]  # the last one is noted
-                is_wanted[block] = True
-        listed = np.full(workload.block_count, NOBODY, np.int64)
-        checkpoints: dict[int, tuple[int, ...]] = {}
         for index in reversed(self.order.tolist()):
-            blocks, number = workload.requests[index].blocks(), numbers[index]
-            some = blocks[is_wanted[blocks]].tolist()
-            checkpoints[index] = tuple(
-                sorted(
-                    depth
-                    for block in some
-                    for depth, last in wanted[block].items()
-                    if last > number and depths[listed[block]] >= depth
-                )
-            )
-            listed[blocks] = number
-        requests = tuple(replace(request, checkpoints=checkpoints[request.index]) for request in workload.requests)
+            request, depth = workload.requests[index], int(self.depths[index])
+            blocks = request.blocks()
+            asked = [at for block in blocks[is_wanted[blocks]].tolist() for at in wanted.pop(block)]
+            is_wanted[blocks] = False
+            needed[index] = sorted({at for at in asked if at <= depth} | ({depth} if depth else set()))
+            saved[index] = sorted(asked)
+            for at in needed[index]:
+                block = int(blocks[(at - 1) // request.block_tokens])
+                wanted.setdefault(block, []).append(at)
+                is_wanted[block] = True
+        return Saves(needed=needed, saved=saved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saves:
+    """The windows and states of a plan.
+
+    Attributes:
+        needed: by index, the lengths at which boundaries must be there when a request is admitted: where it resumes, and those
+            that it passes by and that later ones need, none of which computes them again.
+        saved: likewise, those that it computes and that the next request with this text needs.
+    """
+
+    needed: dict[int, list[int]]
+    saved: dict[int, list[int]]
+
+    def with_checkpoints(self, workload: Workload) -> Workload:
+        """The workload, in which each request saves what it is to, and nothing else."""
+        requests = tuple(replace(request, checkpoints=tuple(self.saved[request.index])) for request in workload.requests)
         return replace(workload, requests=requests)

@@ -84,6 +84,7 @@ class RowCounters:
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
         self._samples: list[tuple[float, dict[str, int]]] = []
         self._admissions = 0
+        self._at_prompt_end: dict[int, ServedRequest] = {}  # by index: no admission since has found them beyond it
 
     def offered(self, request: Request, prompt: Int64s) -> None:
         """Note what is there and what is missing now, before the offer changes anything."""
@@ -120,11 +121,19 @@ class RowCounters:
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
             self._samples.append((now_s, used))
+        self._look_at_prompt_ends(round(now_s / self._step_s))
         entry["admission"] = self._admissions
         self._admissions += 1
         held = self._held()
         for name, before in self._held_at_offer.items():
             self.held[name].append([before, held[name]])
+
+    def _look_at_prompt_ends(self, step: int) -> None:
+        """Note who has run beyond its prompt by now, before this admission."""
+        for index, entry in list(self._at_prompt_end.items()):
+            if entry.decoding_from is not None and entry.decoding_from < step:
+                self.requests["prompt_done"][index] = self._admissions
+                del self._at_prompt_end[index]
 
     def look_at_held(self) -> None:
         """Note the most that running requests hold between two admissions."""
@@ -152,7 +161,7 @@ class RowCounters:
         assert entry.decoding_from is not None
         steps = (entry.arrived, entry.queued, entry.started, entry.computing, entry.decoding_from)
         self.requests["latency_parts_s"][entry.request.index] = np.diff(steps) * self._step_s
-        self.requests["prompt_done"][entry.request.index] = self._admissions
+        self._at_prompt_end[entry.request.index] = entry
 
     def preempted(self, request: Request) -> None:
         """A running request was put back; it may have to compute its prompt again."""
@@ -162,7 +171,8 @@ class RowCounters:
     def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
         """A request is over; a rejected one counts in nothing but the number of rejected."""
         self.requests["done"][request.index] = self._admissions
-        if rejected or request.index in self._preempted:
+        is_at_prompt_end = self._at_prompt_end.pop(request.index, None) is not None
+        if is_at_prompt_end or rejected or request.index in self._preempted:
             self.requests["prompt_done"][request.index] = self._admissions
         lost = self._lost.pop(request.index, {})
         misses = self._misses.pop(request.index, [])

@@ -37,8 +37,8 @@ REQUEST = np.dtype(
   this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
 - `reachable_tokens` could be resumed over both tiers when it was offered; the paths alone covered `path_tokens`.
 - `turn` counts the requests of a chain from one; it is 0 for a request without a chain, of which nobody knows.
-- `admission` numbers the admissions, -1 for none; `prompt_done` and `done` are how many there had been when the prompt was
-  computed for good, and when the request ended.
+- `admission` numbers the admissions, -1 for none; `prompt_done` and `done` are how many there had been when the request had run
+  beyond its prompt for good, and when it ended.
 - Waits are in seconds of the virtual clock, `spent_ns` are real nanoseconds inside the library.
 """
 

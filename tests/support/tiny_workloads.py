@@ -52,10 +52,10 @@ def idle_of(tiny: Tiny, block_tokens: int = PAGE) -> Idle:
     return Idle(asked(), 100, PAGE)
 
 
-def descent(idle: Idle, demand: Demand, *, anywhere: bool = True) -> Descent:
-    """Of what fits alone, as for a row; or of all."""
-    some = idle.fitting(demand.path_tokens) if anywhere and demand.path_tokens is not None else idle
-    found = Descent(some, demand, Prices(some, demand), math.inf, anywhere=anywhere)
+def descent(idle: Idle, demand: Demand) -> Descent:
+    """Of what fits alone, as for a row."""
+    some = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
+    found = Descent(some, demand, Prices(some, demand), math.inf)
     found.go()
     return found
 

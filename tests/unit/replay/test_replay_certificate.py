@@ -147,3 +147,31 @@ def test_what_fits_on_two_tiers_fits_into_both_budgets_together(model: str) -> N
         assert row.both_budgets.blocks(kept) <= row.both_budgets.block_count
         tightest = max(tightest, row.both_budgets.blocks(kept) / row.both_budgets.block_count)
     assert tightest > 0.98, "and not much more would"
+
+
+@pytest.mark.parametrize(("arrivals", "admissions"), [((0, 1, 2), 2), ((0, 2, 3), 1), ((0, 1, 1), 3)])
+def test_a_prompt_is_done_for_the_first_admission_that_finds_its_request_beyond_it(
+    arrivals: tuple[int, ...], admissions: int
+) -> None:
+    """Its first token comes with step 0, and step 1 computes that one; who is admitted before finds it at its prompt's end."""
+    requests = tuple(
+        Request(
+            index=index,
+            arrival_s=0.02 * step,
+            runs=np.array([index, 1], np.int64),
+            block_tokens=64,
+            prompt_tokens=64,
+            output_tokens=100,
+        )
+        for index, step in enumerate(arrivals)
+    )
+    plan = Plan(
+        workload=Workload(name="three", requests=requests, block_count=3),
+        composition=composition_for("qwen3-next-80b-a3b"),
+        device_bytes=1 << 34,
+        settings=ServerSettings(concurrency=8, step_ms=20.0),
+    )
+    spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 100, "mamba": 20})
+    served = run_row(plan, spec).served
+    assert served["prompt_done"][0] == admissions
+    assert served["done"].tolist() == [3, 3, 3]
