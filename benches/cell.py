@@ -71,17 +71,26 @@ class Cell:
 
     def arguments(self, traces: Path) -> list[str]:
         """The options, with the paths of the traces that lie under `traces`."""
-        found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
-        return [found.get(option, option) for option in self.options]
+        return traced(self.options, traces)
 
     def plan(self, traces: Path) -> Plan:
         """What its rows have in common."""
-        plan: Plan = Arguments(replay_command.make_context("replay", self.arguments(traces)).params).plan()
-        return plan
+        return parsed(self.options, traces).plan()
 
     @property
     def name(self) -> str:
         return f"{self.workload} {self.model} {self.device_gib}"
+
+
+def traced(options: Iterable[str], traces: Path) -> list[str]:
+    """The options, with the paths of the traces that lie under `traces`."""
+    found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
+    return [found.get(option, option) for option in options]
+
+
+def parsed(options: Iterable[str], traces: Path) -> Arguments:
+    """What these options of `unified-tree replay` say."""
+    return Arguments(replay_command.make_context("replay", traced(options, traces)).params)
 
 
 def cells() -> Iterator[Cell]:

@@ -41,6 +41,8 @@ class Demand:
         states: of each pool of states, the room for them.
         grid: boundaries with states are at multiples of it; 1 without.
         rebuild_tokens: so many tokens run again where a request resumes without windows; None where it cannot.
+        locks_states: whether a running request may lock the state that it resumed from for longer than its prompt takes: until
+            its windows there are gone, too.
         shared: what all these pools share; the room of each is then what it could have of it. None where they share nothing.
     """
 
@@ -49,6 +51,7 @@ class Demand:
     states: tuple[Room, ...] = ()
     grid: int = 1
     rebuild_tokens: int | None = None
+    locks_states: bool = False
     shared: SharedRoom | None = None
 
     @property
@@ -99,6 +102,7 @@ class Demand:
             states=tuple(states),
             grid=grid,
             rebuild_tokens=sum(tokens or 0 for tokens in rebuilds) if can_rebuild else None,
+            locks_states=any(component.coverage.window_tokens is not None for component in components),
         )
 
     @classmethod

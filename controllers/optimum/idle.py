@@ -177,8 +177,9 @@ def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s
     if page_size % size == 0:
         in_page = page_size // size
         pages = known.shape[1] // in_page
-        known = known[:, : pages * in_page].reshape(2, pages, in_page).min(axis=2)  # a page is there with its last block
-        size = page_size
+        known = known[:, : pages * in_page].reshape(2, pages, in_page)
+        # A page is there with its last block. Its state is saved with that, which may be of an answer behind a prompt.
+        known, size = np.stack([known[0].min(axis=1), known[1, :, -1]]), page_size
     unseen = np.flatnonzero(known[0] == NEVER)
     grid = page_size if size % page_size == 0 else 1
     most = (request.prompt_tokens - 1) // grid * grid

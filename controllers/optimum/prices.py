@@ -49,7 +49,7 @@ class Prices:
         self._count = idle.count
         self.first = np.searchsorted(idle.owner, np.arange(self._count + 1))
         self._length = idle.end - idle.begin
-        self.saved = idle.since if demand.windows else idle.saved
+        self.saved = idle.since if demand.locks_states else idle.saved
         self.owner, self.depth = _candidates(idle, demand)
         self.run = self._run_of(self.owner, self.depth - 1)
         self._window_begin = [np.maximum(0, self.depth - window) for window, _ in demand.windows]

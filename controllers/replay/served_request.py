@@ -18,7 +18,7 @@ class ServedRequest:
         target: prefilled up to here and then decoded; after a preemption, up to where the answer had come.
         arrived, queued: the steps at which it arrived, and joined the queue.
         started, computing: those at which it last got a place, and all that it resumes from was on device.
-        had_token: whether its first token has come.
+        has_computed, had_token: whether it has ever computed some of its prompt, and whether its first token has come.
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
@@ -40,6 +40,7 @@ class ServedRequest:
         "fetched_tokens",
         "granted",
         "had_token",
+        "has_computed",
         "lease",
         "loading_from",
         "missing_tokens",
@@ -54,7 +55,7 @@ class ServedRequest:
     def __init__(self, request: Request, arrived: int = 0) -> None:
         self.request = request
         self.arrived = self.queued = self.started = self.computing = arrived
-        self.had_token = False
+        self.has_computed = self.had_token = False
         self.target = request.prompt_tokens
         self.admitted = False
         self.missing_tokens = 0

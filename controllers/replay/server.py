@@ -141,8 +141,10 @@ class Server:
             self._cache.resumed(entry)
 
     def _withdraw(self, entry: ServedRequest) -> None:
-        """A request will not get what it was loading back: it waits again, and what it had hit does not count."""
-        entry.admitted = False
+        """A request will not get what it was loading back: it waits again, and what it had hit does not count, unless it had
+        computed some of its prompt before: what it finds next may be its own.
+        """
+        entry.admitted = entry.has_computed
         self._remove(entry)
         if entry.failed_loads > MAX_FAILED_LOADS:
             self._admission.end(entry, rejected=True)
@@ -173,6 +175,7 @@ class Server:
                 continue  # it went back to the queue, or away
             self._pace.spend(entry.computed, entry.granted)
             entry.computed = entry.granted
+            entry.has_computed = True
             self._publish(entry)
             if entry.computed == entry.target:
                 prefilling.popleft()

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 from replay_rows import host_of
 
-from unified_tree.components import composition_for
+from unified_tree.components import Composition, composition_for
+from unified_tree.components.full import full
+from unified_tree.components.mamba import mamba
+from unified_tree.components.swa import swa
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.replay.certificate import certified
+from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_plan import RowPlan
@@ -175,3 +180,83 @@ def test_a_prompt_is_done_for_the_first_admission_that_finds_its_request_beyond_
     served = run_row(plan, spec).served
     assert served["prompt_done"][0] == admissions
     assert served["done"].tolist() == [3, 3, 3]
+
+
+def served_by(
+    steps: tuple[int, ...],
+    prompts: tuple[int, ...],
+    outputs: tuple[int, ...],
+    runs: tuple[list[int], ...],
+    block_tokens: int,
+    answers: tuple[list[int] | None, ...] | None = None,
+) -> Workload:
+    """Requests that arrive at these steps."""
+    requests = tuple(
+        Request(
+            index=index,
+            arrival_s=0.02 * steps[index],
+            runs=np.array(runs[index], np.int64),
+            block_tokens=block_tokens,
+            prompt_tokens=prompts[index],
+            output_tokens=outputs[index],
+            answer_runs=np.array(answers[index], np.int64) if answers and answers[index] else None,
+        )
+        for index in range(len(steps))
+    )
+    return Workload(name="made", requests=requests, block_count=1000)
+
+
+@pytest.mark.parametrize("kind", [RowKind.POLICY, RowKind.CLAIRVOYANT])
+def test_a_state_behind_a_prompt_and_the_start_of_its_answer_is_saved_with_the_answer(kind: RowKind) -> None:
+    """The first request's prompt ends within a page, which its answer fills; there is room for one state beside two."""
+    plan = Plan(
+        workload=served_by((0, 10, 100), (48, 32, 80), (60, 5, 5), ([0, 3], [5, 2], [0, 4]), 16, ([3, 1], None, None)),
+        composition=composition_for("qwen3-next-80b-a3b"),
+        device_bytes=1 << 34,
+        settings=ServerSettings(concurrency=8, step_ms=20.0),
+    )
+    row = run_row(plan, RowSpec(kind=kind, policy="lru", page_counts={"full": 100, "mamba": 3}))
+    assert row.hit_tokens == row.optimum_high_tokens == 64
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_state_that_is_locked_with_windows_without_a_page_count_is_not_counted_twice(seed: int) -> None:
+    rng = Random(seed + 124)
+    page = rng.choice([1, 16, 64])
+    components = (
+        full(page_size=page, bytes_per_token=100, flops_per_token=1e9),
+        swa(page_size=page, window_tokens=1023, layers=2, bytes_per_token=100, flops_per_token=1e8),
+        mamba(state_bytes=1000, save_grid_tokens=page, flops_per_token=1e9),
+    )
+    plan = Plan(
+        workload=workload(rng, 64),
+        composition=Composition(name="made", page_size=page, components=components),
+        device_bytes=1 << 30,
+        settings=ServerSettings(
+            concurrency=rng.choice([2, 4, 8]), chunk_tokens=rng.choice([64, 512]), time_scale=rng.choice([0.0, 0.3, 1.0])
+        ),
+    )
+    row = run_row(plan, RowSpec(kind=RowKind.CLAIRVOYANT, policy="lru", page_counts={"mamba": rng.randint(2, 12)}))
+    assert row.hit_tokens <= (row.optimum_high_tokens or 0)
+
+
+def test_a_request_that_is_admitted_again_does_not_hit_itself() -> None:
+    """Four prompts that share nothing, preempted, loaded back from host, and preempted while they load."""
+    page = 16
+    composition = Composition(
+        name="made", page_size=page, components=(full(page_size=page, bytes_per_token=100, flops_per_token=1e9),)
+    )
+    plan = Plan(
+        workload=served_by(
+            *((0, 0, 0, 0), (32, 64, 80, 112), (253, 262, 259, 85), ([0, 2], [100, 4], [200, 5], [300, 7]), page)
+        ),
+        composition=composition,
+        device_bytes=30 * 1600,
+        host=HostSettings(
+            page_counts={"full": 400}, size_bytes=400 * 1700, load_cost=LoadCost(bytes_per_s=8000.0, flops_per_s=1e3)
+        ),
+        settings=ServerSettings(concurrency=8, chunk_tokens=512, step_ms=20.0),
+    )
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 30}))
+    assert row.preempted
+    assert row.hit_tokens == row.optimum_high_tokens == 0
