@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Floats]) -> Int64s:
     """Where each request can resume, so that all of it fits together, [moments]. Cost: O(candidates x moments) at worst.
 
-    Where the paths have room no further that is between two candidates.
+    A request resumes at one of its candidates, or between two of them where the paths have room no further.
     """
     depths = np.zeros(idle.count, np.int64)
     if not prices.owner.size:

@@ -61,13 +61,13 @@ class Saves:
     Attributes:
         needed: by index, the lengths at which boundaries must be there when a request is admitted: where it resumes, and those
             that it passes by and that later ones need, none of which computes them again.
-        saved: likewise, those that it computes and that the next request with this text needs.
+        saved: likewise, those that the next request with this text needs. It computes them, and saves them then, or finds them.
     """
 
     needed: dict[int, list[int]]
     saved: dict[int, list[int]]
 
     def with_checkpoints(self, workload: Workload) -> Workload:
-        """The workload, in which each request saves what it is to, and nothing else."""
+        """The workload, in which each request saves what it is to, or its prompt's end, as any, if that is nothing."""
         requests = tuple(replace(request, checkpoints=tuple(self.saved[request.index])) for request in workload.requests)
         return replace(workload, requests=requests)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 PLANS = 2
-"""So many plans are followed at most, each made for what was asked the time before. A third adds 0.05 points."""
+"""So many plans are followed at most, each made for what was asked the time before. A third adds at most 0.04
+points."""
 CLOSE = 0.998
 """A replay that hits this share of what is possible needs no other plan."""
 SAVES_OF_A_PLAN = 64
