@@ -3,7 +3,8 @@
 `timestamp` (ms), `input_length`, `output_length`, `hash_ids`: one id per block of 512 tokens. In Mooncake's files the ids count
 the partly filled last block too. Its id stands for fewer tokens than a block and nobody can tell which, so only the
 `input_length // block` whole blocks are shared; the rest of the prompt is the request's own. A line with fewer ids than
-that has a longer rest of its own; ids past the prompt's end are left out and noted.
+that has a longer rest of its own; ids past the prompt's end are left out and noted, and so is what follows where one is there
+a second time, for an id stands for a block and all that come before it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.dense_blocks import densify
-from unified_tree.controllers.replay.workload import Request, Workload, cut_runs, in_arrival_order
+from unified_tree.controllers.replay.workload import Request, Workload, cut_runs, in_arrival_order, until_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +60,8 @@ def read_block_trace(
     inferred = block_tokens or _infer_block_tokens(lines[:INFERENCE_LINES])
     sizes = [block_tokens or line.block_tokens or inferred for line in lines]
     whole = [cut_runs(line.runs, line.prompt_tokens // size) for line, size in zip(lines, sizes, strict=True)]
-    dense, block_count = densify(whole, 0)
+    shared = [until_repeated(runs) for runs in whole]
+    dense, block_count = densify(shared, 0)
     first_s = min((line.timestamp_s for line in lines), default=0.0)
     requests, surplus = [], 0
     for i, (line, size, runs) in enumerate(zip(lines, sizes, dense, strict=True)):
@@ -77,6 +79,9 @@ def read_block_trace(
     notes = [f"blocks of {inferred} tokens"]
     if surplus:
         notes.append(f"{surplus} requests list more blocks than their prompt holds; the surplus was left out")
+    repeated = sum(kept is not runs for kept, runs in zip(shared, whole, strict=True))
+    if repeated:
+        notes.append(f"{repeated} requests list a block twice; from there on their blocks were left out")
     return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.replay.dense_blocks import densify
-from unified_tree.controllers.replay.workload import Request, Workload, cut_runs, in_arrival_order
+from unified_tree.controllers.replay.workload import Request, Workload, cut_runs, in_arrival_order, until_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,7 @@ class _Reader:
     turn_count: int = 0
     chain_count: int = 0
     surplus: int = 0
+    repeated: int = 0
     block_sizes: set[int] = field(default_factory=set)
 
     def read_session(self, session: Record) -> list[Request]:
@@ -57,10 +58,13 @@ class _Reader:
         prompt_tokens, runs = entry.integer("in"), entry.block_runs()
         self.surplus += int(runs[1::2].sum()) > -(-prompt_tokens // block_tokens)
         self.turn_count += 1
+        whole = cut_runs(runs, prompt_tokens // block_tokens)
+        shared = until_repeated(whole)
+        self.repeated += shared is not whole
         return Request(
             index=self.turn_count,
             arrival_s=start_s + entry.seconds("t"),
-            runs=cut_runs(runs, prompt_tokens // block_tokens),
+            runs=shared,
             block_tokens=block_tokens,
             prompt_tokens=prompt_tokens,
             output_tokens=entry.integer("out"),
@@ -116,4 +120,6 @@ def read_session_trace(
     ]
     if reader.surplus:
         notes.append(f"{reader.surplus} requests list more blocks than their prompt holds; the surplus was left out")
+    if reader.repeated:
+        notes.append(f"{reader.repeated} requests list a block twice; from there on their blocks were left out")
     return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))

@@ -81,21 +81,8 @@ class Record:
             yield Record(item, self.where, f"{self._prefix()}{name}[{i}]")
 
     def block_runs(self) -> Int64s:
-        """The block ids as runs, from `hash_ids` (one id a block) or `hash_runs` (start, count, start, count, …).
-
-        Raises TraceError where one is there twice: an id stands for a block and all that come before it.
-        """
-        name = "hash_runs" if "hash_runs" in self.fields else "hash_ids"
-        runs = self._runs_of(name)
-        order = np.argsort(runs[::2], kind="stable")
-        starts, counts = runs[::2][order], runs[1::2][order]
-        again = np.flatnonzero(starts[1:] - starts[:-1] < counts[:-1])
-        if again.size:
-            raise self.inner(name).error("must not have a block twice", int(starts[again[0] + 1]))
-        return runs
-
-    def _runs_of(self, name: str) -> Int64s:
-        if name == "hash_runs":
+        """The block ids as runs, from `hash_ids` (one id a block) or `hash_runs` (start, count, start, count, …)."""
+        if "hash_runs" in self.fields:
             runs = self._integers("hash_runs")
             if runs.size % 2 or ((runs[1::2] < 1) | (runs[1::2] > MAX_TOKENS)).any():
                 raise self.inner("hash_runs").error(

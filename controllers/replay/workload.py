@@ -146,6 +146,21 @@ def cut_runs(runs: Int64s, count: int) -> Int64s:
     return cut
 
 
+def until_repeated(runs: Int64s) -> Int64s:
+    """The runs up to before the first id that is there a second time; all of them if none is.
+
+    Cost: O(runs log runs), and where one is O(ids log ids).
+    """
+    order = np.argsort(runs[::2], kind="stable")
+    starts, counts = runs[::2][order], runs[1::2][order]
+    if not (np.diff(starts) < counts[:-1]).any():
+        return runs
+    ids = expand_runs(runs)
+    is_first = np.zeros(ids.size, np.bool_)
+    is_first[np.unique(ids, return_index=True)[1]] = True
+    return cut_runs(runs, int(np.argmin(is_first)))
+
+
 def in_arrival_order(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The requests sorted by arrival (equal times keep their order) and numbered."""
     ordered = sorted(requests, key=lambda request: request.arrival_s)

@@ -45,6 +45,12 @@ def test_runs_and_plain_ids_say_the_same(write: Write) -> None:
     assert plain.prompt_tokens == 400
 
 
+def test_what_follows_a_block_that_is_there_twice_is_left_out(write: Write) -> None:
+    workload = read_trace(write(session(turn(0, 256, [1, 2, 1, 3]), turn(1, 256, [1, 2, 4, 3]))))
+    assert [request.blocks().size for request in workload.requests] == [2, 4]
+    assert "1 requests list a block twice; from there on their blocks were left out" in workload.notes
+
+
 def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write: Write) -> None:
     local = read_trace(write(session(turn(0, 128, [1, 2])), session(turn(0, 128, [1, 2]))))
     first, second = (set(request.blocks().tolist()) for request in local.requests)
