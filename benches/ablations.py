@@ -24,21 +24,24 @@ from unified_tree.controllers.replay.plan import RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.reuse import Reuse
 
-CONVERSATIONS = ("conversation_trace.jsonl.gz", "--requests", "6000", "--model")
+CONVERSATIONS = ("conversation_trace.jsonl.gz", "--requests", "6000")
+QWEN = ("--model", "qwen3-next-80b-a3b")
+GEMMA = ("--model", "gemma-3-27b")
 CELLS: dict[str, tuple[str, ...]] = {
-    "conversations, qwen3-next-80b-a3b (80)": (*CONVERSATIONS, "qwen3-next-80b-a3b", "--device-gib", "80"),
-    "conversations, gemma-3-27b (300)": (*CONVERSATIONS, "gemma-3-27b", "--device-gib", "300"),
+    "conversations, qwen3-next-80b-a3b (80)": (*CONVERSATIONS, *QWEN, "--device-gib", "80"),
+    "conversations, gemma-3-27b (300)": (*CONVERSATIONS, *GEMMA, "--device-gib", "300"),
     "conversations, qwen3-next-80b-a3b (`full=46875,mamba=200`)": (
-        *(*CONVERSATIONS, "qwen3-next-80b-a3b", "--pages", "full=46875,mamba=200"),
+        *CONVERSATIONS,
+        *QWEN,
+        "--pages",
+        "full=46875,mamba=200",
     ),
-    "conversations, gemma-3-27b (`full=156250,swa=4688`)": (*CONVERSATIONS, "gemma-3-27b", "--pages", "full=156250,swa=4688"),
-    "built-in, qwen3-next-80b-a3b (20)": ("--model", "qwen3-next-80b-a3b", "--device-gib", "20"),
+    "conversations, gemma-3-27b (`full=156250,swa=4688`)": (*CONVERSATIONS, *GEMMA, "--pages", "full=156250,swa=4688"),
+    "built-in, qwen3-next-80b-a3b (20)": (*QWEN, "--device-gib", "20"),
     "built-in, deepseek-v4-flash (4)": ("--model", "deepseek-v4-flash", "--device-gib", "4"),
 }
-
-
-def nothing(*_: object) -> None:
-    """In place of a method."""
+LRU = "nothing learned: `lru`"
+choose_mode = Reuse._choose_mode
 
 
 def never_by_class(order: Reuse) -> None:
@@ -47,32 +50,31 @@ def never_by_class(order: Reuse) -> None:
     choose_mode(order)
 
 
-choose_mode = Reuse._choose_mode
-PARTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
-    "all of it": ("density", nullcontext()),
-    "nothing learned: `lru`": ("lru", nullcontext()),
-    "all sessions alike (never by class)": ("density", patch.object(Reuse, "_choose_mode", never_by_class)),
-    "length never counts (`LENGTH_PAYS = inf`)": ("density", patch.object(reuse, "LENGTH_PAYS", inf)),
-    "all places of a session alike (`rank_of` is 0)": ("density", patch.object(reuse, "rank_of", lambda *_: 0)),
-    "nothing known of places where sessions fork off (`Reuse._fork` does nothing)": (
-        *("density", patch.object(Reuse, "_fork", nothing)),
-    ),
-    "what runs costs as much as what does not (`Reuse.locked` does nothing)": (
-        "density",
-        patch.object(Reuse, "locked", nothing),
-    ),
-    "never compared with recency (`Reuse._compare` does nothing)": ("density", patch.object(Reuse, "_compare", nothing)),
-    "worth never rises with age (`RISE_PAYS = inf`)": ("density", patch.object(visit_memory, "RISE_PAYS", inf)),
-    "worth may always rise (`RISE_PAYS = -inf`)": ("density", patch.object(visit_memory, "RISE_PAYS", -inf)),
+def nothing(*_: object) -> None:
+    """In place of a method."""
+
+
+PARTS: dict[str, AbstractContextManager[Any]] = {
+    "all of it": nullcontext(),
+    LRU: nullcontext(),
+    "all sessions alike (never by class)": patch.object(Reuse, "_choose_mode", never_by_class),
+    "length never counts (`LENGTH_PAYS = inf`)": patch.object(reuse, "LENGTH_PAYS", inf),
+    "all places of a session alike (`rank_of` is 0)": patch.object(reuse, "rank_of", lambda *_: 0),
+    "nothing known of places where sessions fork off (`Reuse._fork` does nothing)": patch.object(Reuse, "_fork", nothing),
+    "what runs costs as much as what does not (`Reuse.locked` does nothing)": patch.object(Reuse, "locked", nothing),
+    "never compared with recency (`Reuse._compare` does nothing)": patch.object(Reuse, "_compare", nothing),
+    "worth never rises with age (`RISE_PAYS = inf`)": patch.object(visit_memory, "RISE_PAYS", inf),
+    "worth may always rise (`RISE_PAYS = -inf`)": patch.object(visit_memory, "RISE_PAYS", -inf),
 }
+"""What is altered while a row runs; of LRU the policy is."""
 
 
 def hit_rate(part: str, cell: str, traces: Path) -> float:
     """Of the prompt tokens."""
     arguments = parsed(CELLS[cell], traces)
-    policy, without = PARTS[part]
+    policy = "lru" if part == LRU else "density"
     spec = RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=arguments.page_counts, is_bounded=False)
-    with without:
+    with PARTS[part]:
         row = run_row(arguments.plan(), spec)
     return row.hit_tokens / max(1, row.prompt_tokens)
 

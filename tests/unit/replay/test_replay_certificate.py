@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -154,24 +156,40 @@ def test_what_fits_on_two_tiers_fits_into_both_budgets_together(model: str) -> N
     assert tightest > 0.98, "and not much more would"
 
 
+def served_by(
+    *,
+    steps: tuple[int, ...],
+    prompts: tuple[int, ...],
+    outputs: tuple[int, ...],
+    runs: tuple[list[int], ...],
+    block_tokens: int,
+    answers: Mapping[int, list[int]] = MappingProxyType({}),
+) -> Workload:
+    """Requests that arrive at these steps of 20 ms; those with answers, by index, are gone on from."""
+    requests = tuple(
+        Request(
+            index=index,
+            arrival_s=0.02 * step,
+            runs=np.array(runs[index], np.int64),
+            block_tokens=block_tokens,
+            prompt_tokens=prompts[index],
+            output_tokens=outputs[index],
+            answer_runs=np.array(answers[index], np.int64) if index in answers else None,
+        )
+        for index, step in enumerate(steps)
+    )
+    return Workload(name="made", requests=requests, block_count=1000)
+
+
 @pytest.mark.parametrize(("arrivals", "admissions"), [((0, 1, 2), 2), ((0, 2, 3), 1), ((0, 1, 1), 3)])
 def test_a_prompt_is_done_for_the_first_admission_that_finds_its_request_beyond_it(
     arrivals: tuple[int, ...], admissions: int
 ) -> None:
     """Its first token comes with step 0, and step 1 computes that one; who is admitted before finds it at its prompt's end."""
-    requests = tuple(
-        Request(
-            index=index,
-            arrival_s=0.02 * step,
-            runs=np.array([index, 1], np.int64),
-            block_tokens=64,
-            prompt_tokens=64,
-            output_tokens=100,
-        )
-        for index, step in enumerate(arrivals)
-    )
     plan = Plan(
-        workload=Workload(name="three", requests=requests, block_count=3),
+        workload=served_by(
+            steps=arrivals, prompts=(64, 64, 64), outputs=(100, 100, 100), runs=([0, 1], [1, 1], [2, 1]), block_tokens=64
+        ),
         composition=composition_for("qwen3-next-80b-a3b"),
         device_bytes=1 << 34,
         settings=ServerSettings(concurrency=8, step_ms=20.0),
@@ -182,35 +200,18 @@ def test_a_prompt_is_done_for_the_first_admission_that_finds_its_request_beyond_
     assert served["done"].tolist() == [3, 3, 3]
 
 
-def served_by(
-    steps: tuple[int, ...],
-    prompts: tuple[int, ...],
-    outputs: tuple[int, ...],
-    runs: tuple[list[int], ...],
-    block_tokens: int,
-    answers: tuple[list[int] | None, ...] | None = None,
-) -> Workload:
-    """Requests that arrive at these steps."""
-    requests = tuple(
-        Request(
-            index=index,
-            arrival_s=0.02 * steps[index],
-            runs=np.array(runs[index], np.int64),
-            block_tokens=block_tokens,
-            prompt_tokens=prompts[index],
-            output_tokens=outputs[index],
-            answer_runs=np.array(answers[index], np.int64) if answers and answers[index] else None,
-        )
-        for index in range(len(steps))
-    )
-    return Workload(name="made", requests=requests, block_count=1000)
-
-
 @pytest.mark.parametrize("kind", [RowKind.POLICY, RowKind.CLAIRVOYANT])
 def test_a_state_behind_a_prompt_and_the_start_of_its_answer_is_saved_with_the_answer(kind: RowKind) -> None:
     """The first request's prompt ends within a page, which its answer fills; there is room for one state beside two."""
     plan = Plan(
-        workload=served_by((0, 10, 100), (48, 32, 80), (60, 5, 5), ([0, 3], [5, 2], [0, 4]), 16, ([3, 1], None, None)),
+        workload=served_by(
+            steps=(0, 10, 100),
+            prompts=(48, 32, 80),
+            outputs=(60, 5, 5),
+            runs=([0, 3], [5, 2], [0, 4]),
+            block_tokens=16,
+            answers={0: [3, 1]},
+        ),
         composition=composition_for("qwen3-next-80b-a3b"),
         device_bytes=1 << 34,
         settings=ServerSettings(concurrency=8, step_ms=20.0),
@@ -248,7 +249,11 @@ def test_a_request_that_is_admitted_again_does_not_hit_itself() -> None:
     )
     plan = Plan(
         workload=served_by(
-            *((0, 0, 0, 0), (32, 64, 80, 112), (253, 262, 259, 85), ([0, 2], [100, 4], [200, 5], [300, 7]), page)
+            steps=(0, 0, 0, 0),
+            prompts=(32, 64, 80, 112),
+            outputs=(253, 262, 259, 85),
+            runs=([0, 2], [100, 4], [200, 5], [300, 7]),
+            block_tokens=page,
         ),
         composition=composition,
         device_bytes=30 * 1600,

@@ -40,11 +40,7 @@ def saved(workload: Workload, plan: Resumptions) -> list[tuple[int, ...] | None]
         ((0, 4, 8), [(4,), (8,), ()], [[], [4], [8]]),  # the second computes the second block again, and saves there
         ((0, 0, 8), [(), (8,), ()], [[], [], [8]]),
         ((0, 8, 8), [(8,), (8,), ()], [[], [8], [8]]),  # the second saves it if it does not find it
-        (
-            (0, 8, 4),
-            [(4, 8), (4,), ()],
-            [[], [4, 8], [4]],
-        ),  # the second does not compute the first block
+        ((0, 8, 4), [(4, 8), (4,), ()], [[], [4, 8], [4]]),  # the second passes by what the third needs
         ((0, 6, 6), [(6,), (6,), ()], [[], [6], [6]]),
         ((0, 6, 8), [(6,), (8,), ()], [[], [6], [8]]),
         ((0, 8, 6), [(6, 8), (6,), ()], [[], [6, 8], [6]]),
