@@ -22,6 +22,7 @@ from setuptools.command.build_ext import build_ext
 
 HOT = (
     "ages",
+    "archive",
     "arguments",
     "causes",
     "children",
@@ -89,6 +90,7 @@ HOT = (
     "controllers/transfer_engines/progress",
     "cost",
     "effect",
+    "elsewhere",
     "evicting",
     "ghosts",
     "grafting",

@@ -115,6 +115,11 @@ class Composition:
             total += component.rebuild_tokens
         return total
 
+    @property
+    def states_flops(self) -> bool:
+        """Whether it is known what prefilling costs; if not, `prefill_flops` is 0."""
+        return bool(self.attention_costs) or any(component.flops_per_token for component in self.components)
+
     def prefill_flops(self, start_tokens: int, end_tokens: int) -> float:
         """FLOPs to prefill the tokens `[start_tokens, end_tokens)` on top of a cached prefix of `start_tokens`.
 

@@ -117,17 +117,21 @@ def find_misses(
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
     ended: i64 = length
     is_rooted, is_forgotten = line is not None, False
-    if line is not None:
-        trail: list[Ghost] | None = None
+    trail: list[Ghost] | None = None
+    if ghosts.archive is not None:
+        trail = ghosts.archive.trail(key, length, whole)
+        if trail:
+            ended, line = trail[-1].reached, trail[-1].line
+    elif line is not None:
         if length < whole and line.owner(length).has_ghosts:
             trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
             if trail and trail[-1].edge is None:
                 trail.pop()
                 is_forgotten = True
-            if trail:
-                ended, line = trail[-1].reached, trail[-1].line
-        if at < ended:
-            at = _known_but_lost(parts, state, node, length, line, ended, trail, at)
+        if trail:
+            ended, line = trail[-1].reached, trail[-1].line
+    if line is not None and at < ended:
+        at = _known_but_lost(parts, state, key, node, length, line, ended, trail, at)
     if at >= whole:
         return max(whole, resumed)
     if in_flight is not None and in_flight.count:
@@ -153,7 +157,15 @@ def find_misses(
 
 
 def _known_but_lost(
-    parts: Misses, state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+    parts: Misses,
+    state: TreeState,
+    key: Key,
+    node: Node | None,
+    length: i64,
+    line: Line,
+    ended: i64,
+    trail: list[Ghost] | None,
+    at: i64,
 ) -> i64:
     """What is known behind a hit was evicted, or never saved. Returns where that ends.
 
@@ -165,7 +177,7 @@ def _known_but_lost(
     once: i64 = ended
     eviction: Eviction | None = None
     if state.is_gated:
-        once, eviction = _once(state, node, length, line, ended, trail, at)
+        once, eviction = _once(state, key, node, length, line, ended, trail, at)
     end: i64 = min(once, length)
     if at < end:
         at = parts.add(EVICTED, at, end, eviction, None)
@@ -187,7 +199,14 @@ def _known_but_lost(
 
 
 def _once(
-    state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+    state: TreeState,
+    key: Key,
+    node: Node | None,
+    length: i64,
+    line: Line,
+    ended: i64,
+    trail: list[Ghost] | None,
+    at: i64,
 ) -> tuple[i64, Eviction | None]:
     """The deepest length that could be resumed from before something was evicted, and what that was."""
     once: i64 = at
@@ -198,7 +217,8 @@ def _once(
             if ghost.reached >= ghost.boundary_from:
                 once, eviction = ghost.reached, ghost.eviction
                 break
-    once, noted = line.last_lost(once, ended)
+    archive = None if state.ghosts is None else state.ghosts.archive
+    once, noted = line.last_lost(once, ended) if archive is None else archive.last_lost(key, once, ended)
     if noted is not None:
         eviction = noted
     if once >= length or node is None:
@@ -237,14 +257,45 @@ def _elsewhere(parts: Misses, state: TreeState, ghosts: Ghosts, key: Key, at: i6
             end = _reach(state, ghosts, key, root, line, whole)
             if end > at:
                 return parts.add(OTHER_WEIGHTS, at, end, None, None)
-    other = ghosts.other_namespace(name, key, state.page_size)
-    if other is not None:
-        line = ghosts.root_line(other)
-        if line is not None:
-            end = _reach(state, ghosts, key, state.roots.get(other), line, whole)
-            if end > at:
-                return parts.add(OTHER_NAMESPACE, at, end, None, other[0])
-    return at
+    other, end = _furthest_namespace(state, ghosts, key, at, whole)
+    return at if other is None else parts.add(OTHER_NAMESPACE, at, end, None, other)
+
+
+def _furthest_namespace(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int) -> tuple[str | None, int]:
+    """The other namespace in which a key is known furthest beyond `at`, and how far; None if there is none.
+
+    Cost: O(nodes passed there, and stretches), and where namespaces have forgotten what they had some times as much.
+    """
+    name = (key.namespace, key.bigram)
+    known = ghosts.elsewhere.beginning(key)
+    best = at
+    furthest: str | None = None
+    if known is None:
+        return furthest, best
+    if known.first != name:
+        end = _reach_in(state, ghosts, key, known.first, whole)
+        if end > best:
+            best, furthest = end, known.first[0]
+    later = known.later
+    if later is None:
+        return furthest, best
+    for stretch, end in reversed(ghosts.elsewhere.passed(later, key, whole)):
+        if end <= best:
+            break
+        for other in reversed(stretch.names):
+            if other != name:
+                reached = _reach_in(state, ghosts, key, other, whole)
+                if reached > best:
+                    best, furthest = reached, other[0]
+                    if best >= end:
+                        return furthest, best
+    return furthest, best
+
+
+def _reach_in(state: TreeState, ghosts: Ghosts, key: Key, name: tuple[str, bool], limit: int) -> int:
+    """How far a key is known under the root of a name."""
+    line = ghosts.root_line(name)
+    return 0 if line is None else _reach(state, ghosts, key, state.roots.get(name), line, limit)
 
 
 def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: Line, limit: int) -> int:

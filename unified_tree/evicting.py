@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from unified_tree.causes import eviction_at
 from unified_tree.errors import ConfigurationError
 from unified_tree.ghosts import Eviction
 from unified_tree.matching import once_boundary_from
@@ -237,7 +238,12 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
     """
     node = value.node
     is_path = state.is_path[value.component]
-    boundary_from = once_boundary_from(state, node) if is_path and state.is_gated and eviction is not None else 0
+    boundary_from = 0
+    remembered = eviction
+    if is_path and state.is_gated and eviction is not None:
+        boundary_from = once_boundary_from(state, node)
+        if value.stranded:  # it is of no use because a window or a state went before
+            remembered = eviction_at(state, node, node.end) or eviction
     gone = state.remove(value)
     freed.add(gone)
     if is_path and state.lacks_path(node):
@@ -245,7 +251,7 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
             for other in node.values(tier):
                 if other is not None and node.values(tier)[other.component] is other:  # a sharer goes with its owner
                     freed.add(state.remove(other))
-        state.delete(node, eviction, boundary_from)
+        state.delete(node, remembered, boundary_from)
         freed.deleted_nodes += 1
     else:
         freed.tombstones += 1

@@ -15,18 +15,19 @@ that a walk passes. A line without ghosts costs nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree import comparing
+from unified_tree.elsewhere import Elsewhere
 from unified_tree.line import Line, RootLine
 from unified_tree.node import Root
 
 if TYPE_CHECKING:
-    from unified_tree.keys import Key
+    from unified_tree.archive import Archive
     from unified_tree.node import Node, Tier
 
 # Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
@@ -40,8 +41,6 @@ Measured in the compiled build over thousands of them: 227 for the turns of chat
 """
 MAX_FORMER: Final = 8
 """How many invalidations are remembered."""
-MAX_FIRST_PAGES: Final = 1 << 16
-"""Of how many first pages of prompts it is remembered in which namespaces they stood."""
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -118,22 +117,6 @@ class Ghost:
         self.newer: Ghost | None = None
 
 
-@mypyc_attr(acyclic=True)
-class FirstPage:
-    """The roots that had a child which begins with some page.
-
-    Attributes:
-        name: of the last such root.
-        other: of the last one before with another name; the same where there was none.
-    """
-
-    __slots__ = ("name", "other")
-
-    def __init__(self, name: tuple[str, bool], other: tuple[str, bool]) -> None:
-        self.name = name
-        self.other = other
-
-
 class GhostQueue:
     """Ghosts in the order in which they came."""
 
@@ -175,13 +158,15 @@ class Ghosts:
 
     Args:
         page_size: tokens a page.
-        max_bytes: for ghosts with their tokens.
+        max_bytes: for ghosts with their tokens, and as much for texts of several namespaces.
         max_faded: ghosts without tokens.
         is_gated: not every length is a boundary, so those that were are remembered.
         time_s: the clock of evictions, in seconds.
 
     Attributes:
         clear, faded: the ghosts with their tokens, and those without.
+        elsewhere: the texts that stand in several namespaces.
+        archive: all that was evicted, for causes alone; None outside of replays.
         size_bytes: what the former take.
         forgotten: how many ghosts were forgotten.
         former: the roots that were invalidated and their lines, the last invalidation last.
@@ -191,14 +176,15 @@ class Ghosts:
     """
 
     __slots__ = (
-        "_first_pages",
         "_is_gated",
         "_max_bytes",
         "_max_faded",
         "_page_size",
         "_roots",
+        "archive",
         "beneficiary",
         "clear",
+        "elsewhere",
         "faded",
         "forgotten",
         "former",
@@ -216,13 +202,14 @@ class Ghosts:
         self.time_s = time_s
         self.clear = GhostQueue()
         self.faded = GhostQueue()
+        self.elsewhere = Elsewhere(page_size, max_bytes)
+        self.archive: Archive | None = None
         self.size_bytes = 0
         self.forgotten = 0
         self.matched: Node | None = None
         self.beneficiary: str | None = None
         self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
-        self._first_pages: OrderedDict[int, FirstPage] = OrderedDict()
         self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
 
     def line_of_root(self, name: tuple[str, bool]) -> RootLine:
@@ -245,29 +232,10 @@ class Ghosts:
             if not line.has_ghosts:
                 del self._roots[root.name]
 
-    def note_first_page(self, root: Root, page: bytes) -> None:
-        """A root has a new child that begins with a page. Cost: O(1)."""
-        code, name = hash(page), root.name
-        known = self._first_pages.get(code)
-        if known is None:
-            if len(self._first_pages) >= MAX_FIRST_PAGES:
-                self._first_pages.popitem(last=False)
-            self._first_pages[code] = FirstPage(name, name)
-        elif known.name != name:
-            known.name, known.other = name, known.name
-
     @property
     def root_count(self) -> int:
         """Of how many roots something is known."""
         return len(self._roots)
-
-    def other_namespace(self, name: tuple[str, bool], key: Key, page_size: int) -> tuple[str, bool] | None:
-        """Another root with a child that begins as a key does; None if none is remembered. Cost: O(1)."""
-        known = self._first_pages.get(hash(bytes(key.data[: page_size * key.width_bytes])))
-        if known is None:
-            return None
-        other = known.other if known.name == name else known.name
-        return other if other != name and other[1] == name[1] else None
 
     def retired(self, roots: dict[tuple[str, bool], Root], name: tuple[str, bool] | None) -> None:
         """These roots were invalidated: all, or those of one name. Cost: O(1)."""
@@ -297,6 +265,8 @@ class Ghosts:
         line = node.line
         assert line is not None
         ghost = Ghost(line, start, node.end, edge, eviction, boundary_from)
+        if self.archive is not None:
+            self.archive.put(ghost, edge)
         self._hang(ghost, edge)
         self.clear.append(ghost)
         self.size_bytes += len(edge) + GHOST_BYTES
@@ -435,13 +405,26 @@ class Ghosts:
     def line_of_leaf(self, parent: Node, edge: bytes, end: int, page_bytes: int) -> Line:
         """The line of a new leaf; ghosts whose tokens it brings back are forgotten.
 
-        Cost: O(1), and a comparison of what comes back.
+        Cost: O(1), and a comparison of what comes back, or of what another namespace may have, too.
         """
-        line, at = parent.line, parent.end
-        assert line is not None
+        above, at = parent.line, parent.end
+        assert above is not None
+        stretch = above.stretch
+        line = self._continued(above, at, edge, end, page_bytes)
+        if self.archive is not None:
+            self.archive.came_back(at, edge, end - at)
         if at == 0:
             assert isinstance(parent, Root)
-            self.note_first_page(parent, edge[:page_bytes])
+            line.stretch = self.elsewhere.began(parent.name, edge, page_bytes)
+        elif stretch is not None:
+            root = parent.root
+            assert root is not None
+            position = at * page_bytes // self._page_size
+            line.stretch = self.elsewhere.add(stretch, position, edge, page_bytes, root.name)
+        return line
+
+    def _continued(self, line: Line, at: int, edge: bytes, end: int, page_bytes: int) -> Line:
+        """The line on which an edge stands behind a line's prefix."""
         if line.end == at:  # nothing ever stood behind its parent
             line.end = end
             return line
@@ -492,4 +475,5 @@ class Ghosts:
                 ghost.above = ghost.below = ghost.older = ghost.newer = None
                 ghost = after
             queue.oldest = queue.newest = None
+        self.elsewhere.release()
         self.matched = None

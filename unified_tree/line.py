@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
+    from unified_tree.elsewhere import Stretch
     from unified_tree.ghosts import Eviction, Ghost
     from unified_tree.visit import Visit
 
@@ -57,9 +58,10 @@ class Line:
         visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
             very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
             for none.
+        stretch: where its text ends among those that several namespaces have; None if it is not there.
     """
 
-    __slots__ = ("end", "fork", "forked", "forks", "ghost", "kept", "lost", "parent", "unsaved", "visit")
+    __slots__ = ("end", "fork", "forked", "forks", "ghost", "kept", "lost", "parent", "stretch", "unsaved", "visit")
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
@@ -72,6 +74,7 @@ class Line:
         self.visit: Visit | None = None
         self.forks: dict[int, Visit] | None = None
         self.kept = 0
+        self.stretch: Stretch | None = None
 
     def owner(self, length: int) -> Line:
         """The line that owns a prefix of this one. Cost: O(forks behind it)."""

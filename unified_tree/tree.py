@@ -347,12 +347,14 @@ class UnifiedTree:
         return list(violations(self._state, self._locks))
 
     def dump(self, *, tokens: bool = False) -> str:
-        """The tree as text, a node a line: id, token range, and its values as `name:pages`, those on host with `h:` before.
+        """The tree as text: a line `namespace` for each root, with `bigrams` if it has keys of EAGLE, and one for each node.
 
-        A `*` stands for each lock, a `!` for a value that is stranded.
+        A node has its id behind `#`, its range of tokens, and its values as `name:pages`, those on host with `h:` before.
+        `resumable` stands where a request can resume at its end over device and host, a `*` for each lock, and a `!` for a
+        value that is stranded.
 
         Args:
-            tokens: also list the tokens of each node (of a bigram the first) and the page ids of its values.
+            tokens: also list the `tokens` of each node (of a bigram the first) and the ids of each value's `pages`.
 
         Cost: O(tree).
         """

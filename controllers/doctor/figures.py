@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.errors import ConfigurationError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unified_tree.coverage import Coverage
 
 VERSION = 1
+REJECTED = "rejected"
+"""In place of a cause, of the prompts of requests that never had a place."""
 
 
 def kind_of(coverage: Coverage) -> str:
@@ -82,12 +84,16 @@ class Figures:
 
     Attributes:
         prompt_tokens, hit_tokens: since it was made.
-        misses: tokens by the label of their cause; together with the hit tokens they are the prompts'.
+        misses: tokens by the label of their cause; together with the hit tokens they are the prompts'. Those of requests that
+            were never admitted are REJECTED.
         details: of these, by label and detail with a `/` between.
         namespaces: of what was never saved, and of what other weights had computed, the tokens by label, with its detail, and
             by namespace.
         beneficiaries: evicted tokens by the other namespace for which room was made.
         drops: what was not done, by reason.
+        requests: admitted; `namespace_count`: namespaces of which something is known.
+        rejected_requests: how many were never admitted, as far as whoever made the figures knows; a cache alone does not.
+        longest_rejected: prompt tokens of the longest of them.
         ghost_bytes: the memory of evictions.
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
             `store_is_degraded`: it is not asked for now.
@@ -103,6 +109,10 @@ class Figures:
     namespaces: dict[str, dict[str, int]] = field(default_factory=dict)
     beneficiaries: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    namespace_count: int = 0
+    rejected_requests: int = 0
+    longest_rejected: int = 0
     pools: list[PoolFigures] = field(default_factory=list)
     ghost_bytes: int = 0
     store_quarantined: int = 0
@@ -146,11 +156,26 @@ class Figures:
             ),
             beneficiaries=dict(ledger.beneficiaries),
             drops=dict(stats.drops),
+            requests=stats.requests,
+            namespace_count=0 if state.ghosts is None else state.ghosts.root_count,
             pools=pools,
             ghost_bytes=state.settings.ghost_bytes,
             store_quarantined=0 if stats.storage is None else sum(stats.storage.quarantined.values()),
             store_errors=0 if stats.storage is None else stats.storage.errors,
             store_is_degraded=stats.storage is not None and stats.storage.is_degraded,
+        )
+
+    def with_rejected(self, prompt_tokens: Sequence[int]) -> Figures:
+        """These, and requests with so long prompts that never had a place: all of them is missed."""
+        if not prompt_tokens:
+            return self
+        tokens = sum(prompt_tokens)
+        return replace(
+            self,
+            prompt_tokens=self.prompt_tokens + tokens,
+            misses={**self.misses, REJECTED: tokens},
+            rejected_requests=len(prompt_tokens),
+            longest_rejected=max(prompt_tokens),
         )
 
     def record(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ class Finding:
         what: the figure and the cause, one sentence.
         advice: the setting to change, one sentence.
         is_urgent: something is broken, whatever it has cost so far.
+        is_normal: it may be as it should; such findings come last.
     """
 
     tokens: int
@@ -22,6 +23,7 @@ class Finding:
     what: str
     advice: str
     is_urgent: bool = False
+    is_normal: bool = False
 
     def __str__(self) -> str:
         share = "broken" if self.is_urgent else f"{self.share:6.1%}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unified_tree.controllers.doctor.figures import REJECTED
 from unified_tree.controllers.doctor.finding import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unified_tree.controllers.doctor.figures import Figures, PoolFigures
 
 GIB = 1 << 30
@@ -17,6 +20,9 @@ LEAST_SHARE = 0.005
 FLOOD_SHARE = 0.5
 """A namespace for which this much of what was missed made room floods the others."""
 STRANDED_SHARE = 0.1
+SALTED_SHARE = 0.5
+"""Of so many namespaces for each request most requests have one of their own; where there are MANY_NAMESPACES."""
+MANY_NAMESPACES = 8
 PROTECTED_SHARE = 0.8
 
 
@@ -25,8 +31,7 @@ class Rule(NamedTuple):
 
     Attributes:
         label: of the cause, or of the cause and its detail with a `/` between.
-        what, advice: as of a Finding; with `{share}` of the misses and the namespace that has most of them, `{figures}`, and
-            `{ghost_mib}`.
+        what, advice: as of a Finding; with `{tokens}` and the namespace that has most of them, `{figures}`, and `{ghost_mib}`.
     """
 
     label: str
@@ -37,71 +42,68 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "never_saved/not saved where it was due",
-        "states that were due were not saved: {share}.",
+        "states that were due were not saved: {tokens}.",
         "Run up to each length of `lease.save_at`, save the state into `save_pages`, and pass it to `commit`.",
     ),
     Rule(
         "never_saved/aborted",
-        "requests ended before their prompt was computed, and what stands on theirs is {share}.",
+        "requests ended before their prompt was computed, and what stands on theirs is {tokens}.",
         "Save a state with each chunk (`checkpoints`), or let requests end their prefill.",
     ),
     Rule(
-        "other_namespace",
-        "the same tokens are cached in another namespace: {share}.",
-        "Give tenants that may share one namespace: the same `cache_salt`, LoRA and extra key.",
-    ),
-    Rule(
         "other_weights",
-        "the weights changed: what was known before an `invalidate` is {share}.",
+        "the weights changed: what was known before an `invalidate` is {tokens}.",
         "Invalidate single namespaces, and only when weights change; expect this to pass.",
     ),
     Rule(
         "load_refused/cost",
-        "on host, but computing was thought to be faster: {share}.",
+        "on host, but computing was thought to be faster: {tokens}.",
         "Measure the bus and the accelerator and set `LoadCost(bytes_per_s=…, flops_per_s=…)`.",
     ),
     Rule(
         "load_refused/room",
-        "on host, but the device had no room for it: {share}.",
+        "on host, but the device had no room for it: {tokens}.",
         "Run fewer requests at once, or give the device pools more pages.",
     ),
     Rule(
         "load_failed",
-        "loads from host failed: {share}.",
+        "loads from host failed: {tokens}.",
         "The log of `unified_tree` says why; a failed transfer engine needs a restart.",
     ),
     Rule(
         "in_flight",
-        "another request was computing the same tokens: {share}.",
+        "another request was computing the same tokens: {tokens}.",
         "Admit a request with a prefix that is being computed one step later.",
     ),
     Rule(
         "prefetch_given_up",
-        "the store had it, but the request waited no longer: {share}.",
+        "the store had it, but the request waited no longer: {tokens}.",
         "Raise the time-out of `PrefetchPolicy`, or use `PrefetchMode.WAIT_COMPLETE`.",
     ),
     Rule(
         "page_remainder",
-        "ends of prompts fill no page of {figures.page_size} tokens: {share}.",
-        "Take smaller pages.",
+        "ends of prompts fill no page of {figures.page_size} tokens: {tokens}.",
+        "Take smaller pages: that brings as many at most, those of prompts that come again.",
     ),
     Rule(
         "save_grid",
-        "states can be saved only each {figures.save_grid_tokens} tokens: {share} lie behind.",
+        "states can be saved only each {figures.save_grid_tokens} tokens: {tokens} lie behind.",
         "Take a finer `save_grid_tokens`, if the kernels allow it.",
     ),
     Rule(
         "unknown",
-        "evicted too long ago to be told apart: {share}.",
+        "evicted too long ago to be told apart: {tokens}.",
         "Raise `TreeSettings.ghost_bytes` above {ghost_mib:g} MiB to see more.",
     ),
 )
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
-    """What is broken, and the findings that cost most prompt tokens, at most `limit`."""
+    """What is broken, then the findings that cost most prompt tokens, then what may be as it should; at most `limit`."""
     found = [
         *_store(figures),
+        *_rejected(figures),
+        *_salted(figures),
         *_starved(figures),
         *_flooded(figures),
         *_never_saved(figures),
@@ -109,23 +111,24 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
         *(_said_by(rule, figures) for rule in RULES),
     ]
     found = [each for each in found if each.is_urgent or each.share >= LEAST_SHARE]
-    return sorted(found, key=lambda each: (each.is_urgent, each.tokens), reverse=True)[:limit]
+    return sorted(found, key=lambda each: (each.is_urgent, not each.is_normal, each.tokens), reverse=True)[:limit]
 
 
 def _said_by(rule: Rule, figures: Figures) -> Finding:
     tokens = (figures.details if "/" in rule.label else figures.misses).get(rule.label, 0)
-    share = _of_misses(figures, tokens) + _mostly_of(figures.namespaces.get(rule.label, {}), tokens)
-    known = {"share": share, "figures": figures, "ghost_mib": figures.ghost_bytes / MIB}
+    counted = _counted(tokens) + _mostly_of(figures.namespaces.get(rule.label, {}), tokens)
+    known = {"tokens": counted, "figures": figures, "ghost_mib": figures.ghost_bytes / MIB}
     return _finding(figures, tokens, rule.what.format(**known), rule.advice.format(**known))
 
 
-def _finding(figures: Figures, tokens: int, what: str, advice: str) -> Finding:
+def _finding(figures: Figures, tokens: int, what: str, advice: str, *, is_normal: bool = False) -> Finding:
     share = tokens / figures.prompt_tokens if figures.prompt_tokens else 0.0
-    return Finding(tokens=tokens, share=share, what=what, advice=advice)
+    return Finding(tokens=tokens, share=share, what=what, advice=advice, is_normal=is_normal)
 
 
-def _of_misses(figures: Figures, tokens: int) -> str:
-    return f"{tokens / max(1, sum(figures.misses.values())):.0%} of all misses"
+def _counted(tokens: int) -> str:
+    """Tokens in words; the share of them stands before the finding."""
+    return f"{tokens:,} tokens"
 
 
 def _mostly_of(namespaces: Mapping[str, int], tokens: int) -> str:
@@ -133,45 +136,107 @@ def _mostly_of(namespaces: Mapping[str, int], tokens: int) -> str:
     name = max(namespaces, key=lambda each: namespaces[each], default="")
     if not any(namespaces) or 2 * namespaces[name] < tokens:
         return ""
-    return f", {namespaces[name] / tokens:.0%} of it in namespace {name!r}"
+    return f", {namespaces[name]:,} of them in namespace {name!r}"
+
+
+def _rejected(figures: Figures) -> Iterator[Finding]:
+    """Requests that are larger than the pools."""
+    tokens = figures.misses.get(REJECTED, 0)
+    yield _finding(
+        figures,
+        tokens,
+        f"{figures.rejected_requests:,} requests never had a place: {_counted(tokens)} of prompts.",
+        f"Give the device's pools room for prompts of {figures.longest_rejected:,} tokens and their answers, "
+        "or refuse such requests before they come.",
+    )
+
+
+def _salted(figures: Figures) -> Iterator[Finding]:
+    """What one namespace computes another one has."""
+    tokens = figures.misses.get("other_namespace", 0)
+    what = f"the same tokens are cached in another namespace: {_counted(tokens)}."
+    advice = "Give tenants that may share one namespace: the same `cache_salt`, LoRA and extra key."
+    if figures.namespace_count >= max(MANY_NAMESPACES, SALTED_SHARE * figures.requests):
+        what = (
+            f"nearly every request has a namespace of its own ({figures.namespace_count:,} of them, {figures.requests:,} "
+            f"requests): {_counted(tokens)} are cached in another one."
+        )
+        advice = "Look for a `cache_salt` or an extra key that is made anew for each request, and take one a tenant."
+    yield _finding(figures, tokens, what, advice)
 
 
 def _starved(figures: Figures) -> Iterator[Finding]:
-    """A pool evicts what comes back."""
+    """A pool evicts what comes back. Host pools come first, which could also have kept what was last on the device."""
+    devices = {pool.component: pool for pool in figures.pools if pool.tier == "device"}
+    by_host = set()
     for pool in figures.pools:
-        if not pool.evicted_tokens:
+        device = devices.get(pool.component)
+        if pool.tier != "host" or not pool.victims or device is None:
             continue
-        size = "no limit" if pool.total is None else f"{pool.total:,} pages"
-        if pool.is_shared:
-            size = f"{pool.used:,} pages now, of memory that all pools share"
-        yield _finding(
-            figures,
-            pool.evicted_tokens,
-            f"{pool.name}: {_of_misses(figures, pool.evicted_tokens)} are its evictions ({size}, {pool.victims:,} evictions).",
-            _more(figures, pool) + _crowded(pool),
-        )
+        tokens = pool.evicted_tokens + device.evicted_tokens
+        if tokens:
+            by_host.add(pool.component)
+            short_by = sorted([*pool.short_by, *_on_host(pool, device)])
+            what = f"{pool.name}: {_counted(tokens)} were evicted from it, or from the device without a copy on it"
+            yield _short(figures, pool, tokens, short_by, what)
+    for pool in figures.pools:
+        if pool.evicted_tokens and pool.component not in by_host:
+            yield _short(
+                figures,
+                pool,
+                pool.evicted_tokens,
+                pool.short_by,
+                f"{pool.name}: {_counted(pool.evicted_tokens)} were evicted from it",
+            )
 
 
-def _more(figures: Figures, pool: PoolFigures) -> str:
-    """How much larger it should be."""
+def _on_host(host: PoolFigures, device: PoolFigures) -> Iterator[tuple[int, int]]:
+    """How many pages more of a host pool would have kept what so many more of the device would have: a host pool has all that
+    the device has, and keeps what is larger than that.
+    """
+    for pages, tokens in device.short_by:
+        have = 0 if host.total is None or device.total is None else host.total - device.total
+        yield max(1, pages - have), tokens
+
+
+def _short(figures: Figures, pool: PoolFigures, tokens: int, short_by: Sequence[tuple[int, int]], what: str) -> Finding:
+    size = "no limit" if pool.total is None else f"{pool.total:,} pages"
+    if pool.is_shared:
+        size = f"{pool.used:,} pages now, of memory that all pools share"
+    what = f"{what} ({size}, {pool.victims:,} evictions)."
+    return _finding(figures, tokens, what, _more(figures, pool, tokens, short_by) + _crowded(figures, pool))
+
+
+def _more(figures: Figures, pool: PoolFigures, tokens: int, short_by: Sequence[tuple[int, int]]) -> str:
+    """How much larger it should be: for half of what it lost, and for all."""
+    sizes: list[str] = []
     kept = 0
-    for pages, tokens in pool.short_by:
-        kept += tokens
-        if 2 * kept >= pool.evicted_tokens:
+    for pages, more in short_by:
+        kept += more
+        if (2 * kept >= tokens and not sizes) or (kept == tokens and sizes and short_by[-1][0] == pages):
             size = f"{pages:,} pages more"
             if pool.page_bytes:
                 size += f" ({pages * pool.page_bytes / GIB:.3g} GiB)"
-            points = 100 * kept / max(1, figures.prompt_tokens)
-            to = f"Give the {pool.tier}'s pools memory for" if pool.is_shared else "Give it"
-            return f"{to} {size}, at most, for {points:.1f} points of hits."
+            sizes.append(f"{size}, at most, for {100 * kept / max(1, figures.prompt_tokens):.1f} points of hits")
+    if sizes:
+        to = f"Give the {pool.tier}'s pools memory for" if pool.is_shared else "Give it"
+        return f"{to} {', or '.join(dict.fromkeys(sizes))}."
     return f"Give the {pool.tier}'s pools more memory." if pool.is_shared else "Give it more pages."
 
 
-def _crowded(pool: PoolFigures) -> str:
+def _crowded(figures: Figures, pool: PoolFigures) -> str:
     if pool.total and pool.protected > PROTECTED_SHARE * pool.total:
-        return f" What runs locks {pool.protected / pool.total:.0%} of it now: fewer requests at once help, too."
+        return f" What runs locks {pool.protected:,} of its pages now: fewer requests at once help, too."
     if pool.used and pool.stranded > STRANDED_SHARE * pool.used:
-        return f" {pool.stranded / pool.used:.0%} of it is stranded: no request can resume there; save at other lengths."
+        stranded = f" {pool.stranded:,} of its pages are stranded, so no request can resume there:"
+        short = [
+            other.name
+            for other in figures.pools
+            if other.tier == pool.tier and other.kind != "path" and pool.kind == "path" and other.victims
+        ]
+        if short:
+            return f"{stranded} the {' and the '.join(short)} evicted what belongs to them; enlarge that first."
+        return f"{stranded} nothing was saved at their ends; save at other lengths."
     return ""
 
 
@@ -183,7 +248,7 @@ def _flooded(figures: Figures) -> Iterator[Finding]:
             yield _finding(
                 figures,
                 tokens,
-                f"namespace {namespace!r}: room for it evicted {tokens / max(1, evicted):.0%} of what others came back for.",
+                f"namespace {namespace!r}: room for it evicted {_counted(tokens)} that others came back for.",
                 "Give it a lower `priority` with the policy `priority`, or a cache of its own.",
             )
 
@@ -192,11 +257,11 @@ def _never_saved(figures: Figures) -> Iterator[Finding]:
     """Paths without windows or states, for no reason of those that are known."""
     known = ("not saved where it was due", "aborted")
     tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(f"never_saved/{reason}", 0) for reason in known)
-    share = _of_misses(figures, tokens) + _mostly_of(figures.namespaces.get("never_saved", {}), tokens)
+    counted = _counted(tokens) + _mostly_of(figures.namespaces.get("never_saved", {}), tokens)
     yield _finding(
         figures,
         tokens,
-        f"the path was there, but no window or state where prompts branch: {share}.",
+        f"the path was there, but no window or state where prompts branch: {counted}.",
         "Name the lengths where prompts branch as `checkpoints` of `acquire`; raise `save_limit`.",
     )
 
@@ -207,8 +272,9 @@ def _diverged(figures: Figures) -> Iterator[Finding]:
         yield _finding(
             figures,
             tokens,
-            f"prompts leave known prefixes: {_of_misses(figures, tokens)} stand behind a shared beginning.",
+            f"prompts leave known prefixes: {_counted(tokens)} stand behind a shared beginning.",
             "That is normal for new questions. If whole prompts should agree, look for a date or an id near `Miss.begin`.",
+            is_normal=True,
         )
 
 

@@ -50,6 +50,8 @@ def figures_of(picture: Picture) -> Figures:
         namespaces=namespaces_of(shown.get("of_namespaces", ())),
         beneficiaries=shown["beneficiaries"],
         drops=shown["drops"],
+        requests=shown["totals"]["requests"],
+        namespace_count=shown.get("namespace_count", 0),
         pools=pools,
         ghost_bytes=cache["ghost_bytes"],
         store_quarantined=sum(stored.get("quarantined", {}).values()),

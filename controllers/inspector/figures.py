@@ -46,7 +46,7 @@ def description(cache: Inspected) -> dict[str, Any]:
 
 def figures(cache: Inspected) -> dict[str, Any]:
     """The totals since the cache was made, and its pools now. Cost: O(components)."""
-    counters, ledger, rows = cache.counters, cache.ledger, pools(cache)
+    counters, ledger, rows, ghosts = cache.counters, cache.ledger, pools(cache), cache.tree.state.ghosts
     shown: dict[str, Any] = {
         "clock": cache.tree.state.clock,
         "nodes": cache.tree.node_count,
@@ -58,6 +58,7 @@ def figures(cache: Inspected) -> dict[str, Any]:
         },
         "pools": rows,
         "misses": ledger.tokens,
+        "namespace_count": 0 if ghosts is None else ghosts.root_count,
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
         "short_by": [[component, int(tier), tokens] for (component, tier), tokens in ledger.short_by.items()],
         "beneficiaries": ledger.beneficiaries,

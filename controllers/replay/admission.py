@@ -97,7 +97,7 @@ class Admission:
         following = self._arrivals.after(entry.request)
         if following is not None:
             self._arrive(ServedRequest(following, self._clock.step))
-        self._observer.ended(entry.request, entry.spent.ns, rejected=rejected)
+        self._observer.ended(entry.request, self._clock.now_s, entry.spent.ns, rejected=rejected)
 
     def _arrive(self, entry: ServedRequest) -> None:
         if not (entry.target and self._cache.fits(entry) and self._traffic.fetches.begin(entry)):

@@ -99,6 +99,11 @@ def decimals(digits: int, factor: float = 1.0) -> Callable[[float | None], str]:
     return lambda value: "" if value is None else f"{value * factor:,.{digits}f}"
 
 
+def stated(text: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The figure, or that it is not stated for None."""
+    return lambda value: "not stated" if value is None else text(value)
+
+
 def short_count(count: int | None) -> str:
     """A number in at most five characters: 950, 12.3k, 4.56M, 789M; ∞ for None."""
     if count is None:

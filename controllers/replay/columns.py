@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.replay.column import Column, ColumnFamily, Section, decimals, integer, only, short_count
+from unified_tree.controllers.replay.column import Column, ColumnFamily, Section, decimals, integer, only, short_count, stated
 from unified_tree.controllers.replay.row_result import LATENCY_PARTS
 
 if TYPE_CHECKING:
@@ -133,9 +133,16 @@ def _pages(pools: Mapping[str, Any], peaks: Mapping[str, int]) -> dict[str, str]
 SECTIONS = (
     Section("Token hits, at a request's first admission", (
         Column("requests", "", str, lambda r: r.requests, "Requests of the workload."),
-        Column("prompt_tokens", "", str, lambda r: r.prompt_tokens, "Prompt tokens of all served requests."),
-        Column("hit_tokens", "", str, lambda r: r.hit_tokens, "Prompt tokens that were not computed again."),
-        Column("hit_rate", "hit %", PERCENT, lambda r: r.hit_rate, "The same, as a share of the prompts."),
+        Column("prompt_tokens", "", str, lambda r: r.prompt_tokens, "Prompt tokens of all requests, rejected ones included."),
+        Column("rejected_tokens", "", str, lambda r: r.rejected_tokens, "Of these, those of rejected requests."),
+        Column("hit_tokens", "", str, lambda r: r.hit_tokens, "Prompt tokens of served requests that were not computed again."),
+        Column("hit_rate", "hit %", PERCENT, lambda r: r.hit_rate,
+               "The same, as a share of all prompts: a rejected request is a miss."),
+        Column("served_hit_rate", "", str, lambda r: r.served_hit_rate, "The same, as a share of the served prompts alone."),
+        *only(lambda r: r.rejected > 0, (
+            Column("", "of served\nhit %", PERCENT, lambda r: r.served_hit_rate,
+                   "Where requests were rejected: hit tokens as a share of the served prompts alone."),
+        )),
         Column("", "best possible\nlies in, %", str, _best_possible,
                "What a row of the same pools reached, and what no eviction could exceed in the order of any of these rows."),
         Column("optimum_low_tokens", "", str, lambda r: r.optimum_low_tokens,
@@ -151,13 +158,14 @@ SECTIONS = (
         Column("path_only_hit_rate", "path-\nonly %", PERCENT, lambda r: r.path_only_hit_rate,
                "Hits of the same policy, had the paths all of the memory, and were windows and states never to limit a hit."),
         Column("hit_rate_of_path_only", "of path-\nonly", SECONDS, _of_path_only, "Hit rate as a multiple of that."),
-        Column("recomputed_tokens", "recomputed\ntokens", short_count, lambda r: r.prompt_tokens - r.hit_tokens,
-               "Prompt tokens that were computed: prompt less hit."),
+        Column("recomputed_tokens", "recomputed\ntokens", short_count, lambda r: r.served_prompt_tokens - r.hit_tokens,
+               "Prompt tokens that were computed: those of served requests less hit."),
         Column("rebuilt_tokens", "rebuilt\ntokens", short_count, lambda r: r.total("rebuilt_tokens"),
                "Of these, cached ones computed again to rebuild a sliding window."),
-        Column("prefill_flops", "", str, lambda r: r.prefill_flops, "FLOPs of all prompts without a cache."),
+        Column("prefill_flops", "", str, lambda r: r.prefill_flops,
+               "FLOPs of all served prompts without a cache; null where the model does not state them."),
         Column("prefill_flops_saved", "", str, lambda r: r.prefill_flops_saved, "Of these, FLOPs not spent."),
-        Column("prefill_flops_saved_share", "FLOPs\nsaved %", decimals(1, 100), lambda r: r.flops_saved_share,
+        Column("prefill_flops_saved_share", "FLOPs\nsaved %", stated(decimals(1, 100)), lambda r: r.flops_saved_share,
                "The same, as a share."),
     )),
     Section("Values that went, and requests without a place", (
@@ -165,7 +173,8 @@ SECTIONS = (
                "Values evicted from the device: one component's pages at one node of the tree."),
         Column("tombstones", "tombstones", short_count, lambda r: r.cache.tombstones,
                "Evictions whose node stayed in the tree, for other components or for host."),
-        Column("rejected", "rejected", integer, lambda r: r.rejected, "Requests that could never fit, and were not served."),
+        Column("rejected", "rejected", integer, lambda r: r.rejected,
+               "Requests that could never fit, and were not served: all of their prompts is missed."),
         Column("preempted", "preempted", integer, lambda r: r.preempted,
                "How often a running request was put back for want of pages."),
     )),
@@ -187,9 +196,10 @@ SECTIONS = (
         ColumnFamily("lost_tokens", "lost tokens", short_count, lambda r: dict(sorted(r.lost_tokens.items())),
                      "Prompt tokens not resumed for want of this component; they overlap. Unknown: never there, or forgotten."),
     )),
-    Section("Why prompt tokens were computed, in percent of the prompts: each token has one cause", (
+    Section("Why prompt tokens were missed, in percent of all prompts: each token has one cause", (
         ColumnFamily("miss_tokens", None, str, lambda r: r.miss_tokens,
-                     "Prompt tokens computed at the first admission, by cause; with the hit tokens they are the prompts."),
+                     "Prompt tokens missed at the first admission, by cause; with the hit tokens they are the prompts. "
+                     "Rejected: of requests that were not served."),
         ColumnFamily("", "", PERCENT, _miss_rates, "The same, as a share of the prompts."),
     )),
     Section("Hits by tier: where they came from, and what could have been", (

@@ -31,5 +31,5 @@ class Observer(Protocol):
     def preempted(self, request: Request) -> None:
         """A running request was put back."""
 
-    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
+    def ended(self, request: Request, now_s: float, spent_ns: int, *, rejected: bool) -> None:
         """A request finished or was rejected, after so many nanoseconds in the library."""

@@ -42,6 +42,8 @@ class Plan:
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
         shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
         verification: whether pages hold bytes that are compared.
+
+    Raises ConfigurationError where times are to be modelled of a model that states no FLOPs.
     """
 
     workload: Workload
@@ -53,6 +55,13 @@ class Plan:
     linker: LinkerSettings | None = None
     shares_pools: bool = False
     verification: Verification = Verification.OFF
+
+    def __post_init__(self) -> None:
+        if self.settings.prefill_flops_per_s is not None and not self.composition.states_flops:
+            raise ConfigurationError(
+                f"{self.composition.name} states no FLOPs, so no time can be modelled from "
+                f"{self.settings.prefill_flops_per_s:g} FLOP/s"
+            )
 
 
 class RowKind(Enum):

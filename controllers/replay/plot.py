@@ -50,10 +50,13 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
 
 
 def _binned(row: RowResult, *tokens: Floats) -> tuple[Floats, list[Floats]]:
-    """Hours, and sums of tokens as percent of the prompt tokens, in the bins of time in which requests were admitted."""
+    """Hours, and sums of tokens as percent of the prompt tokens, in the bins of time in which requests were admitted, or
+    rejected: those were missed.
+    """
     time_s = row.served["admitted_s"]
-    edges = np.linspace(0.0, max(float(time_s.max(initial=0.0)), 1e-9), TIME_BINS + 1)
-    prompt, _ = np.histogram(time_s, edges, weights=row.served["prompt_tokens"].astype(np.float64))
+    all_requests = np.concatenate((row.served, row.turned_away))
+    edges = np.linspace(0.0, max(float(all_requests["admitted_s"].max(initial=0.0)), 1e-9), TIME_BINS + 1)
+    prompt, _ = np.histogram(all_requests["admitted_s"], edges, weights=all_requests["prompt_tokens"].astype(np.float64))
     filled = prompt > 0
     shares = [100 * np.histogram(time_s, edges, weights=counts)[0][filled] / prompt[filled] for counts in tokens]
     return edges[1:][filled] / HOUR_S, shares
@@ -71,7 +74,7 @@ def _plot_tiers(axes: Axes, row: RowResult) -> None:
 
 def _plot_hit_rate(axes: Axes, rows: Sequence[RowResult]) -> None:
     for row in rows:
-        if len(row.served):
+        if row.requests:
             hours, [hit] = _binned(row, row.served["hit_tokens"].astype(np.float64))
             axes.plot(hours, hit, REFERENCE_STYLE.get(row.policy, "-"), label=row.policy)
     axes.set(title="Token hit rate over time", xlabel="virtual time (hours)", ylabel="hit (% of prompt tokens)", ylim=(0, 100))

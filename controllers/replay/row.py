@@ -7,8 +7,9 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.archive import Archive
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
-from unified_tree.controllers.doctor import Figures
+from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.replay.certificate import Situation
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
@@ -16,7 +17,7 @@ from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreF
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.planned_clairvoyance import PlannedClairvoyance
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
-from unified_tree.controllers.replay.row_counters import RowCounters
+from unified_tree.controllers.replay.row_counters import NOT_ADMITTED, RowCounters
 from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.row_result import RowResult, StoreTraffic, VerifiedStats
 from unified_tree.controllers.replay.row_tiers import RowTiers, stand_up
@@ -29,6 +30,10 @@ from unified_tree.controllers.replay.verified_pages import VerifiedPages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.components import Composition
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.replay.row_result import Requests
 
@@ -105,7 +110,8 @@ def _replay(
             inspector.record_tree()
         counters.look_at_pools()
         served = counters.requests[counters.requests["is_served"]]
-        flops = plan.composition.prefill_flops
+        turned_away = counters.requests[~counters.requests["is_served"]]
+        rejected_tokens = int(turned_away["prompt_tokens"].sum())
         ceiling_tokens = _hittable_tokens(served, row)
         situation = None
         if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
@@ -117,14 +123,16 @@ def _replay(
             has_paths_alone=all(component.coverage.is_path for component in plan.composition.components),
             capacity=spec.capacity,
             device_bytes=plan.device_bytes,
-            requests=len(workload.requests),
             served=served,
+            turned_away=turned_away,
             preempted=counters.preempted_count,
             lost_tokens=counters.lost_tokens,
-            miss_tokens=counters.miss_tokens,
-            figures=Figures.of(cache, spec.label),
-            prefill_flops=sum(flops(0, tokens) for tokens in served["prompt_tokens"].tolist()),
-            prefill_flops_saved=sum(flops(0, tokens) for tokens in served["hit_tokens"].tolist()),
+            miss_tokens=counters.miss_tokens | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
+            figures=Figures.of(cache, spec.label).with_rejected(
+                turned_away[turned_away["admission"] == NOT_ADMITTED]["prompt_tokens"].tolist()
+            ),
+            prefill_flops=_flops(plan.composition, served["prompt_tokens"]),
+            prefill_flops_saved=_flops(plan.composition, served["hit_tokens"]),
             cache=cache.stats(),
             peak_pages=counters.peak_pages,
             peak_host_pages=counters.peak_host_pages,
@@ -142,9 +150,17 @@ def _replay(
         return result, situation
 
 
+def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None:
+    """FLOPs of so long prompts; None where the model states none."""
+    if not composition.states_flops:
+        return None
+    return sum(composition.prefill_flops(0, tokens) for tokens in lengths.tolist())
+
+
 def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock) -> PrefixCache:
+    """The row's cache. Its policy remembers as much as a server's does, and its causes all."""
     more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(policy, PlannedClairvoyance) else {}
-    return PrefixCache(
+    cache = PrefixCache(
         row.composition.components,
         row.composition.page_size,
         None if row.budget is not None else row.page_counts or None,
@@ -155,6 +171,9 @@ def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: Ste
         time_s=lambda: clock.now_s,
         **more,
     )
+    if cache.tree.state.ghosts is not None:
+        cache.tree.state.ghosts.archive = Archive(row.composition.page_size)
+    return cache
 
 
 def _hittable_tokens(served: Requests, row: RowPlan) -> int:

@@ -39,7 +39,7 @@ class RowCounters:
         is_linked: whether what is fetched for a request comes to the device, by a linker.
 
     Attributes:
-        requests: an array of REQUEST by index; rejected ones have nothing but their prompt's length.
+        requests: an array of REQUEST by index; of rejected ones only the prompt's length counts, and as `admitted_s` when.
         held: what running requests used of the device just before each admission, and at most from there to the next one: by
             component in pages, or where pools share a budget that of ALL_POOLS in blocks.
         lost_tokens: see RowResult, as the rest.
@@ -168,15 +168,17 @@ class RowCounters:
         self.preempted_count += 1
         self._preempted.add(request.index)
 
-    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
-        """A request is over; a rejected one counts in nothing but the number of rejected."""
+    def ended(self, request: Request, now_s: float, spent_ns: int, *, rejected: bool) -> None:
+        """A request is over; of a rejected one all of the prompt was missed, whatever it had hit before."""
         self.requests["done"][request.index] = self._admissions
         is_at_prompt_end = self._at_prompt_end.pop(request.index, None) is not None
         if is_at_prompt_end or rejected or request.index in self._preempted:
             self.requests["prompt_done"][request.index] = self._admissions
         lost = self._lost.pop(request.index, {})
         misses = self._misses.pop(request.index, [])
-        if not rejected:
+        if rejected:
+            self.requests["admitted_s"][request.index] = now_s
+        else:
             self.requests["is_served"][request.index] = True
             self.requests["spent_ns"][request.index] = spent_ns
             for name, tokens in lost.items():

@@ -77,12 +77,15 @@ class RowResult:
         is_path_only: whether it is such a twin, in which windows and states never limit a hit and take no room.
         has_paths_alone: whether the model has neither windows nor states.
         capacity: device budget as a multiple of the one asked for, which is `device_bytes`.
-        requests: in all; `served` are those not rejected, in arrival order, an array of REQUEST.
+        served: the requests that were not rejected, in arrival order, an array of REQUEST.
+        turned_away: the rejected ones, of which only `prompt_tokens` counts, and as `admitted_s` when they were rejected.
         preempted: how often a running request was put back.
         lost_tokens: by component, prompt tokens that its absence kept from being resumed.
         miss_tokens: by label of MissCause, prompt tokens that were not resumed at the first admission; each has one cause.
+            Those of rejected requests are `rejected`.
         figures: what `unified-tree doctor` reads.
-        prefill_flops, prefill_flops_saved: of all served prompts without a cache; of these not spent.
+        prefill_flops, prefill_flops_saved: of all served prompts without a cache; of these not spent. None for a model that
+            does not state them.
         cache: what the cache counted; `peak_pages` and `peak_host_pages` the pages in use at most, by component.
         polled_ns: real nanoseconds of `poll`, which is no request's call.
         virtual_s, wall_s: length of the replay on the virtual clock, and on the wall.
@@ -101,14 +104,14 @@ class RowResult:
     has_paths_alone: bool
     capacity: float
     device_bytes: int
-    requests: int
     served: Requests
+    turned_away: Requests
     preempted: int
     lost_tokens: dict[str, int]
     miss_tokens: dict[str, int]
     figures: Figures
-    prefill_flops: float
-    prefill_flops_saved: float
+    prefill_flops: float | None
+    prefill_flops_saved: float | None
     cache: CacheStats
     peak_pages: dict[str, int]
     peak_host_pages: dict[str, int]
@@ -130,24 +133,44 @@ class RowResult:
         return self.served[name].sum().item()
 
     @property
-    def prompt_tokens(self) -> int:
+    def requests(self) -> int:
+        """In all."""
+        return len(self.served) + len(self.turned_away)
+
+    @property
+    def served_prompt_tokens(self) -> int:
         """Of the served requests."""
         return int(self.total("prompt_tokens"))
 
     @property
+    def rejected_tokens(self) -> int:
+        """Prompt tokens of the rejected requests."""
+        return int(self.turned_away["prompt_tokens"].sum())
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all requests: a rejected one is a miss."""
+        return self.served_prompt_tokens + self.rejected_tokens
+
+    @property
     def hit_tokens(self) -> int:
-        """Of their prompts, what was not computed again."""
+        """Of the served requests' prompts, what was not computed again."""
         return int(self.total("hit_tokens"))
 
     @property
     def hit_rate(self) -> float:
-        """Hit tokens per prompt token; 0 where there were none."""
+        """Hit tokens per prompt token of all requests; 0 where there were none."""
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def served_hit_rate(self) -> float:
+        """Hit tokens per prompt token of the served requests alone; 0 where there were none."""
+        return self.hit_tokens / self.served_prompt_tokens if self.served_prompt_tokens else 0.0
 
     @property
     def rejected(self) -> int:
         """Requests that could not be served."""
-        return self.requests - len(self.served)
+        return len(self.turned_away)
 
     @property
     def has_host(self) -> bool:
@@ -155,6 +178,10 @@ class RowResult:
         return bool(self.cache.host_pools)
 
     @property
-    def flops_saved_share(self) -> float:
-        """Share of the prefill FLOPs that was saved; 0 where there were none to save."""
+    def flops_saved_share(self) -> float | None:
+        """Share of the served prompts' prefill FLOPs that was saved; 0 where there were none to save, None where they are not
+        stated.
+        """
+        if self.prefill_flops is None or self.prefill_flops_saved is None:
+            return None
         return self.prefill_flops_saved / self.prefill_flops if self.prefill_flops else 0.0

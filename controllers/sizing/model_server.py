@@ -24,8 +24,7 @@ class Served:
     Attributes:
         path_tokens: the room for paths; None for no end.
         hits: tokens hit, by how many windows or states there is room for; `far_hits` on a tier where no window is rebuilt.
-        prompt_tokens: of the requests served.
-        rejected: requests that are larger than the paths' room.
+        prompt_tokens: of the requests served. Those that are larger than the paths' room are not; the surface counts them.
         running: requests at work, beside the one that is admitted, on average.
     """
 
@@ -33,11 +32,10 @@ class Served:
     hits: HitCurve
     far_hits: HitCurve
     prompt_tokens: int
-    rejected: int
     running: float
 
     def hit_rate(self, room: float, *, serves: bool = True) -> float:
-        """The share of prompt tokens hit where so many values fit; on device if the tier serves requests."""
+        """The share of the served prompts' tokens hit where so many values fit; on device if the tier serves requests."""
         hits = self.hits if serves else self.far_hits
         return hits.tokens(room) / self.prompt_tokens if self.prompt_tokens else 0.0
 
@@ -67,7 +65,7 @@ class ModelServer:
     def run(self) -> Served:
         """Serve all, once. Cost: O(blocks listed), in numpy."""
         limit = self._settings.concurrency
-        now_s, running, prompt_tokens, rejected, admitted = 0.0, 0, 0, 0, 0
+        now_s, running, prompt_tokens, admitted = 0.0, 0, 0, 0
         self._coming = [(request.arrival_s * self._settings.time_scale, request.index) for request in self._firsts()]
         heapify(self._coming)
         while self._coming or self._waiting or self._running:
@@ -79,7 +77,6 @@ class ModelServer:
                 request = self._requests[self._waiting[0]]
                 if self._room is not None and request.prompt_tokens + request.output_tokens > self._room:
                     heappop(self._waiting)
-                    rejected += 1
                     self._follow(request, now_s)
                     continue
                 if not self._running or self._fits(request):
@@ -95,7 +92,6 @@ class ModelServer:
             hits=self._cache.hits.curve(),
             far_hits=self._cache.far_hits.curve(),
             prompt_tokens=prompt_tokens,
-            rejected=rejected,
             running=running / admitted if admitted else 0.0,
         )
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from unified_tree.controllers.replay.server import SMALLEST_CHUNK_TOKENS
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unified_tree.component import Component
+
+    Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +26,14 @@ class ValuePool:
         pages: pages a value takes.
         page_bytes: bytes a page.
         running_pages: what each running request holds beside the values; `step_pages`: what one step's chunk takes.
+        window_tokens: of a window; 0 for a state.
     """
 
     pages: int
     page_bytes: int
     running_pages: int
     step_pages: int
+    window_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +77,11 @@ class Needs:
             assert component.coverage.window_tokens is not None
             pages = -(-component.coverage.window_tokens // page)
             pools[component.name] = ValuePool(
-                pages=pages, page_bytes=page_bytes[component.name], running_pages=pages + 1, step_pages=-(-chunk_tokens // page)
+                pages=pages,
+                page_bytes=page_bytes[component.name],
+                running_pages=pages + 1,
+                step_pages=-(-chunk_tokens // page),
+                window_tokens=component.coverage.window_tokens,
             )
         for component in points:
             pools[component.name] = ValuePool(pages=1, page_bytes=page_bytes[component.name], running_pages=1, step_pages=0)
@@ -101,6 +115,17 @@ class Needs:
         counts = [page_counts[name] for name in self.path_bytes if name in page_counts]
         return min(counts) * self.page_tokens if counts else None
 
+    def fit(self, prompt_tokens: Int64s, output_tokens: Int64s, page_counts: Mapping[str, int]) -> NDArray[np.bool_]:
+        """Which of these requests fit into such pools at all, each on its own; up to a page of a window. Cost: O(requests)."""
+        total = prompt_tokens + output_tokens
+        path_tokens = self.path_tokens(page_counts)
+        fits = np.ones(total.shape, np.bool_) if path_tokens is None else total <= path_tokens
+        for name, pool in self.values.items():
+            if name in page_counts:
+                held = _window_tokens(prompt_tokens, total, pool.window_tokens) if pool.window_tokens else np.ones_like(total)
+                fits &= held <= page_counts[name] * (self.page_tokens if pool.window_tokens else 1)
+        return fits
+
     def room(self, page_counts: Mapping[str, int], running: float | None = None) -> float:
         """Values that fit; beside so many running requests, if these take pages of the same pools."""
         rooms = []
@@ -109,3 +134,14 @@ class Needs:
                 held = 0.0 if running is None else running * pool.running_pages + pool.step_pages
                 rooms.append((page_counts[name] - held) / pool.pages)
         return max(0.0, min(rooms)) if rooms else float("inf")
+
+
+def _window_tokens(prompt_tokens: Int64s, total_tokens: Int64s, window: int) -> Int64s:
+    """Tokens of a window that requests hold at most, if their prompts are computed in the smallest chunks."""
+    chunk = SMALLEST_CHUNK_TOKENS
+    whole = prompt_tokens // chunk * chunk
+    at_end = np.minimum(whole, window) + prompt_tokens - whole
+    before = np.where(whole > 0, np.minimum(np.maximum(whole - chunk, 0), window) + chunk, 0)
+    answering = np.minimum(total_tokens, window + 1)
+    most: Int64s = np.maximum(np.maximum(at_end, before), answering)
+    return most

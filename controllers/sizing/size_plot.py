@@ -42,7 +42,9 @@ def write_plot(path: Path, sizes: Sizes, title: str) -> None:
             _draw(by_pool, curve, f"{curve.component} of the {curve.tier}, the others as they are")
     for axes in (by_tier, by_pool):
         axes.axhline(100 * sizes.ceiling, color="black", linestyle=":", label="without any bound")
-        axes.set(ylabel="hit (% of prompt tokens)", ylim=(0, None))
+        axes.set(ylabel="hit (% of all prompt tokens)", ylim=(0, None))
+    if any(point.rejected for curve in sizes.curves for point in curve.points):
+        by_tier.plot([], [], "rx", label="rejects requests, which are misses")
     by_tier.plot([sizes.present.size_bytes / GIB], [100 * sizes.present.hit_rate], "k*", markersize=12, label="present")
     by_tier.set(title="Token hit rate over memory", xlabel="memory of the tier (GiB)")
     worth.set(title="What one more GiB is worth", xlabel="memory of the tier (GiB)", ylabel="points of hit rate a GiB")
@@ -61,6 +63,9 @@ def _columns(curve: Curve) -> tuple[list[float], tuple[Point, ...]]:
 
 def _draw(axes: Axes, curve: Curve, label: str) -> None:
     gib, points = _columns(curve)
+    rejecting = [(size, 100 * point.hit_rate) for size, point in zip(gib, points, strict=True) if point.rejected]
+    if rejecting and curve.tier == "device":
+        axes.plot(*zip(*rejecting, strict=True), "rx", markersize=9, label="_rejects requests")
     axes.plot(
         gib, [100 * point.hit_rate for point in points], "--" if curve.tier == "storage" else "o-", markersize=4, label=label
     )

@@ -42,13 +42,35 @@ def print_sizes(console: Console, sample: Sample, sizes: Sizes, checked: tuple[f
         f"Present split: {pages_text(present.page_counts)}: {100 * present.hit_rate:.1f} % hit, "
         f"{present.points_per_gib:.2g} points more for one more GiB; {100 * sizes.ceiling:.1f} % without any bound."
     )
-    console.print(f"Best split: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    if best.rejected:
+        console.print(f"Split that rejects least: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    else:
+        console.print(f"Best split: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    _warn(console, sizes)
     if checked is not None:
         for name, point, real in zip(("present", "best"), (present, best), checked, strict=True):
             console.print(
                 f"Replayed, the {name} split hits {100 * real:.1f} %: the model is "
                 f"{100 * (point.hit_rate - real):+.2f} points off."
             )
+
+
+def _warn(console: Console, sizes: Sizes) -> None:
+    """Say who would never be served."""
+    present, best = sizes.present, sizes.recommended
+    for name, point in (("present", present), ("best", best)):
+        if point.rejected and (name == "present" or best.page_counts != present.page_counts):
+            console.print(
+                f"WARNING: the {name} split rejects {point.rejected:,} of {sizes.requests:,} requests, "
+                f"{100 * point.rejected_share:.1f} % of the prompt tokens: they fit into its pools at no time. "
+                "Rejected requests count as misses.",
+                style="bold red",
+            )
+    if best.rejected:
+        console.print(
+            f"WARNING: no split of this device serves all. The longest request has {sizes.longest_tokens:,} tokens.",
+            style="bold red",
+        )
 
 
 def _print_device(console: Console, sizes: Sizes) -> None:
@@ -63,6 +85,7 @@ def _print_device(console: Console, sizes: Sizes) -> None:
                 *(("", "") if other is None else (f"{100 * other.hit_rate:.1f}", f"{other.points_per_gib:.2g}")),
                 f"{100 * point.hit_rate:.1f}",
                 f"{point.points_per_gib:.2g}",
+                f"{point.rejected:,}" if point.rejected else "",
                 pages_text(point.page_counts),
             )
         )
@@ -72,18 +95,26 @@ def _print_device(console: Console, sizes: Sizes) -> None:
         "points\na GiB",
         "best\nsplit, %",
         "points\na GiB",
+        "requests it\nrejects",
         "pages of the best split",
     )
-    print_table(console, headings, lines, title="Hits over device memory", left=(5,))
+    print_table(console, headings, lines, title="Hits over device memory", left=(6,))
     console.print()
 
 
 def _print_curve(console: Console, curve: Curve) -> None:
     title = TITLES.get(curve.tier, "") if curve.component is None else f"Pool {curve.component} of the {curve.tier} alone"
     lines = [
-        (gib_text(point.size_bytes), f"{100 * point.hit_rate:.1f}", f"{point.points_per_gib:.2g}") for point in curve.points
+        (
+            gib_text(point.size_bytes),
+            f"{100 * point.hit_rate:.1f}",
+            f"{point.points_per_gib:.2g}",
+            *((f"{point.rejected:,}",) if any(each.rejected for each in curve.points) else ()),
+        )
+        for point in curve.points
     ]
-    print_table(console, (f"{curve.component or curve.tier}\nGiB", "hit\n%", "points\na GiB"), lines, title=title, left=())
+    headings = (f"{curve.component or curve.tier}\nGiB", "hit\n%", "points\na GiB", "requests\nrejected")
+    print_table(console, headings[: len(lines[0])] if lines else headings[:3], lines, title=title, left=())
     console.print()
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.plan import Plan
     from unified_tree.controllers.replay.workload import Workload
     from unified_tree.controllers.sizing.needs import Needs
-    from unified_tree.controllers.sizing.surface import Surface
+    from unified_tree.controllers.sizing.surface import Rejected, Surface
 
 STEPS_PER_DOUBLING = 2
 DOUBLINGS = 2
@@ -35,12 +35,16 @@ class Sizes:
         recommended: the best split of the same device.
         curves: of every tier, and of every pool of the device and of the host.
         ceiling: the hit rate without any bound.
+        requests: of the workload.
+        longest_tokens: prompt and answer of the longest one looked at.
     """
 
     present: Point
     recommended: Point
     curves: tuple[Curve, ...]
     ceiling: float
+    requests: int
+    longest_tokens: int
 
     def curve(self, tier: str, component: str | None = None, split: str | None = None) -> Curve:
         """One of the curves; of a whole tier the first one if no split is named."""
@@ -91,7 +95,7 @@ class _Sizing:
     def sizes(self) -> Sizes:
         plan, surface = self._plan, self._surface
         best = best_split(surface, plan.device_bytes, plan.settings.concurrency)
-        if best is None or surface.hit_rate(best) < surface.hit_rate(self._device) + FLAT:
+        if best is None or self._is_as_good(self._device, best):
             best = dict(self._device)
         curves = [
             self._device_curve("proposed"),
@@ -107,23 +111,38 @@ class _Sizing:
             recommended=self._point(best, curves[1].at(plan.device_bytes).points_per_gib),
             curves=tuple(curves),
             ceiling=surface.hit_rate({}),
+            requests=len(plan.workload.requests),
+            longest_tokens=surface.rejected({}).longest_tokens,
         )
 
+    def _is_as_good(self, counts: Mapping[str, int], best: Mapping[str, int]) -> bool:
+        """Whether a split rejects no more than the best one, and hits as much, about."""
+        rejects, least = (self._surface.rejected(split).token_share for split in (counts, best))
+        return rejects < least or (rejects == least and self._surface.hit_rate(best) < self._surface.hit_rate(counts) + FLAT)
+
     def _point(self, counts: Mapping[str, int], worth: float) -> Point:
-        return Point(size_bytes=self._bytes(counts), hit_rate=self._rate(counts), points_per_gib=worth, page_counts=counts)
+        rejected = self._surface.rejected(counts)
+        return Point(
+            size_bytes=self._bytes(counts),
+            hit_rate=self._rate(counts),
+            points_per_gib=worth,
+            page_counts=counts,
+            rejected=rejected.requests,
+            rejected_share=rejected.token_share,
+        )
 
     def _bytes(self, counts: Mapping[str, int]) -> int:
         return sum(count * self._page_bytes[name] for name, count in counts.items() if name in self._page_bytes)
 
     def _rate(self, device: Mapping[str, int], *behind: Mapping[str, int] | None) -> float:
-        """The hit rate with these tiers: under LRU each larger one has all that the smaller one has."""
-        tiers = behind or (self._host,)
-        rates = [self._surface.hit_rate(counts, serves=False) for counts in tiers if counts is not None]
-        return max([self._surface.hit_rate(device), *rates])
+        """The hit rate with these tiers: under LRU each larger one has all that the smaller one has. The device rejects."""
+        tiers, surface = behind or (self._host,), self._surface
+        rates = [surface.served_hit_rate(counts, serves=False) for counts in tiers if counts is not None]
+        return max([surface.served_hit_rate(device), *rates]) * (1.0 - surface.rejected(device).token_share)
 
     def _device_curve(self, split: str) -> Curve:
         plan = self._plan
-        known: list[tuple[int, Mapping[str, int], float]] = []
+        known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
         for size in sizes_bytes(plan.device_bytes):
             counts: Mapping[str, int] | None
             if split == "best":
@@ -134,7 +153,7 @@ class _Sizing:
                 except ConfigurationError:
                     counts = None
             if counts is not None:
-                known.append((size, counts, self._rate(counts)))
+                known.append((size, counts, self._rate(counts), self._surface.rejected(counts)))
         return Curve.of(known, tier="device", split=split)
 
     def _pool_curves(self, tier: str, counts: Mapping[str, int]) -> Iterator[Curve]:
@@ -143,12 +162,13 @@ class _Sizing:
             for size in sizes_bytes(counts[name] * page_bytes):
                 changed = {**counts, name: size // page_bytes}
                 rate = self._rate(changed) if tier == "device" else self._rate(self._device, changed)
-                known.append((size, changed, rate))
+                known.append((size, changed, rate, self._surface.rejected(changed if tier == "device" else self._device)))
             yield Curve.of(known, tier=tier, component=name)
 
     def _far_curve(self, tier: str, size_bytes: int | None) -> Curve:
         """A tier behind the others: around its size, or else from the device's on."""
-        known: list[tuple[int, Mapping[str, int], float]] = []
+        known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
+        rejected = self._surface.rejected(self._device)
         around = (
             (self._plan.device_bytes, (0, FAR_DOUBLINGS)) if size_bytes is None else (size_bytes, (DOUBLINGS, FAR_DOUBLINGS))
         )
@@ -158,5 +178,5 @@ class _Sizing:
             except ConfigurationError:
                 continue
             tiers = [counts] if tier == "host" else [self._host, counts]
-            known.append((size, counts, self._rate(self._device, *tiers)))
+            known.append((size, counts, self._rate(self._device, *tiers), rejected))
         return Curve.of(known, tier=tier, split="proposed")

@@ -10,18 +10,39 @@ from math import ceil, log
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.controllers.sizing.model_server import ModelServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.sizing.model_server import Served
     from unified_tree.controllers.sizing.needs import Needs
     from unified_tree.controllers.sizing.sample import Sample
 
+    Int64s = NDArray[np.int64]
+
 FEW_REQUESTS = 20_000
 """So many requests, all passes together, take no longer than starting processes for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The requests that can never have a place.
+
+    Attributes:
+        requests: how many of the workload.
+        token_share: of all prompt tokens those that are theirs.
+        longest_tokens: prompt and answer of the longest request there is.
+    """
+
+    requests: int
+    token_share: float
+    longest_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +52,34 @@ class Surface:
     Attributes:
         needs: what a boundary takes of each pool.
         passes: what each pass gave, by size of the paths, ascending; sizes are those of the whole workload.
+        prompt_tokens, output_tokens: of the sampled requests.
         share: of the workload that was sampled.
     """
 
     needs: Needs
     passes: Sequence[Served]
+    prompt_tokens: Int64s
+    output_tokens: Int64s
     share: float = 1.0
 
-    def hit_rate(self, page_counts: Mapping[str, int], *, serves: bool = True) -> float:
-        """The share of prompt tokens hit with these pools; one that is left out is without end.
+    def hit_rate(self, page_counts: Mapping[str, int]) -> float:
+        """The share of prompt tokens hit with these device pools; one that is left out is without end. A request that does not
+        fit is rejected, and missed.
+        """
+        return self.served_hit_rate(page_counts) * (1.0 - self.rejected(page_counts).token_share)
+
+    def rejected(self, page_counts: Mapping[str, int]) -> Rejected:
+        """The requests that do not fit into these device pools. Cost: O(requests), in numpy."""
+        misfits = ~self.needs.fit(self.prompt_tokens, self.output_tokens, page_counts)
+        tokens, count = int(self.prompt_tokens[misfits].sum()), int(misfits.sum())
+        return Rejected(
+            requests=round(count / self.share) if count else 0,
+            token_share=tokens / max(1, int(self.prompt_tokens.sum())),
+            longest_tokens=int((self.prompt_tokens + self.output_tokens).max(initial=0)),
+        )
+
+    def served_hit_rate(self, page_counts: Mapping[str, int], *, serves: bool = True) -> float:
+        """Of the prompt tokens of requests that fit the share hit with these pools.
 
         Between two passes it is interpolated over the logarithm of the size.
 
@@ -90,7 +130,7 @@ def survey(
             passes.append(one_pass(sample, needs, settings, tokens))
             if progress is not None:
                 progress()
-        return Surface(needs, passes, sample.share)
+        return _surface(sample, needs, passes)
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_keep, initargs=(sample, needs, settings)) as executor:
         largest_first = list(reversed(sizes))
         passes = []
@@ -98,7 +138,14 @@ def survey(
             passes.append(served)
             if progress is not None:
                 progress()
-    return Surface(needs, passes[::-1], sample.share)
+    return _surface(sample, needs, passes[::-1])
+
+
+def _surface(sample: Sample, needs: Needs, passes: Sequence[Served]) -> Surface:
+    requests = sample.workload.requests
+    prompt_tokens = np.array([request.prompt_tokens for request in requests], np.int64)
+    output_tokens = np.array([request.output_tokens for request in requests], np.int64)
+    return Surface(needs, passes, prompt_tokens, output_tokens, sample.share)
 
 
 def one_pass(sample: Sample, needs: Needs, settings: ServerSettings, path_tokens: int | None) -> Served:

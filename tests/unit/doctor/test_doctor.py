@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_changed_weights_name_the_namespace() -> None:
     told = Figures.of(cache)
     assert told.namespaces == {"other_weights": {"shop": told.misses["other_weights"]}}
     [finding] = [finding for finding in findings(told) if "weights changed" in finding.what]
-    assert finding.what.endswith("100% of it in namespace 'shop'.")
+    assert finding.what.endswith(f"{finding.tokens:,} tokens, {finding.tokens:,} of them in namespace 'shop'.")
 
 
 def test_no_namespace_is_named_that_has_less_than_half() -> None:
@@ -142,7 +143,7 @@ def test_no_namespace_is_named_that_has_less_than_half() -> None:
     [finding] = findings(figures({"other_weights": 500}, namespaces=many))
     assert "namespace" not in finding.what
     [finding] = findings(figures({"other_weights": 500}, namespaces={"other_weights": {"a": 250, "b": 100}}))
-    assert "50% of it in namespace 'a'" in finding.what
+    assert "500 tokens, 250 of them in namespace 'a'" in finding.what
 
 
 def test_what_costs_less_than_half_a_percent_is_no_finding() -> None:
@@ -173,7 +174,10 @@ def test_a_pool_that_is_locked_or_stranded_says_so() -> None:
     assert "fewer requests at once" in finding.advice
     stranded = PoolFigures(used=100, protected=0, stranded=50, evicted_tokens=500, **kind)  # type: ignore[arg-type]
     [finding] = findings(figures({"evicted": 500}, pools=[stranded]))
-    assert "50% of it is stranded" in finding.advice
+    assert "50 of its pages are stranded" in finding.advice and "save at other lengths" in finding.advice
+    short = replace(stranded, component="swa", kind="window", stranded=0, victims=7)
+    finding = next(each for each in findings(figures({"evicted": 1000}, pools=[stranded, short])) if "of full" in each.what)
+    assert "the host pool of swa evicted what belongs to them; enlarge that first" in finding.advice
 
 
 def test_figures_survive_the_way_through_json(tmp_path: Path) -> None:

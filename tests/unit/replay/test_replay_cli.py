@@ -56,7 +56,7 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     for row in rows:
         assert row.keys() >= FIELDS
         assert row["policy"] in result.stdout or row["policy"].startswith("path-only")
-        assert row["hit_tokens"] + row["recomputed_tokens"] == row["prompt_tokens"]
+        assert row["hit_tokens"] + row["recomputed_tokens"] + row["rejected_tokens"] == row["prompt_tokens"]
         assert row["hit_tokens"] == row["hit_tokens_device"] + row["hit_tokens_host"] + row["hit_tokens_storage"]
         assert row["requests"] == 60
         assert row["us_per_request_p50"] <= row["us_per_request_p99"]

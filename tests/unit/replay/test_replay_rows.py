@@ -155,6 +155,7 @@ def test_every_row_adds_up_and_repeats(model: str, device_gib: float) -> None:
         row = run_row(plan, spec)
         assert row.rejected == 0
         assert row.hit_tokens + record(row)["recomputed_tokens"] == row.prompt_tokens == plan.workload.prompt_tokens
+        assert row.prefill_flops is not None and row.prefill_flops_saved is not None
         assert 0 <= row.prefill_flops_saved <= row.prefill_flops
         for name, pool in row.cache.pools.items():
             assert pool.used <= row.peak_pages[name]
@@ -193,5 +194,6 @@ def test_requests_that_can_never_fit_are_rejected_and_counted() -> None:
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 150}))
     fitting = [r for r in plan.workload.requests if r.prompt_tokens + r.output_tokens <= 150 * 64]
     assert row.rejected == len(plan.workload.requests) - len(fitting) > 0
-    assert row.prompt_tokens == sum(r.prompt_tokens for r in fitting)
-    assert row.hit_tokens + record(row)["recomputed_tokens"] == row.prompt_tokens
+    assert row.served_prompt_tokens == sum(r.prompt_tokens for r in fitting)
+    assert row.prompt_tokens == plan.workload.prompt_tokens
+    assert row.hit_tokens + record(row)["recomputed_tokens"] + row.rejected_tokens == row.prompt_tokens

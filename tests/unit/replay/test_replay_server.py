@@ -125,8 +125,8 @@ class Events:
         assert request.index in self.admitted_s
         self.preemptions += 1
 
-    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
-        assert spent_ns >= 0
+    def ended(self, request: Request, now_s: float, spent_ns: int, *, rejected: bool) -> None:
+        assert spent_ns >= 0 and now_s >= 0
         self.ended_s[request.index] = self.clock()
         (self.rejected if rejected else self.served).append(request.index)
 

@@ -92,7 +92,7 @@ def test_more_memory_of_any_kind_never_hits_less_and_the_ends_are_the_passes() -
     for served in surface.passes[:-1]:
         assert served.path_tokens is not None
         counts = {"full": served.path_tokens // plan.composition.page_size}
-        assert surface.hit_rate(counts) == served.hit_rate(float("inf"))
+        assert surface.served_hit_rate(counts) == served.hit_rate(float("inf"))
 
 
 @pytest.mark.parametrize("model", ["qwen3-32b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v4-flash"])
