@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import shown
 
 LEGACY_LAYER_KINDS = {
     "attention": "full_attention",
@@ -13,6 +14,12 @@ LEGACY_LAYER_KINDS = {
     "deepseek_sparse_attention": "indexed_attention",
 }
 """Names of layer kinds in older files, and what `transformers` 5 calls them."""
+
+
+LAYERS = "num_hidden_layers"
+MAX_LAYERS = 1 << 14
+MAX_COUNT = 1 << 40
+"""More than this is taken for a mistake."""
 
 
 class ConfigFields:
@@ -48,7 +55,10 @@ class ConfigFields:
                 raise self.error(names[0], "is missing")
             return default
         if type(value) is not int or value < minimum:
-            raise self.error(names[0], f"must be an integer of {minimum} or more, not {value!r}")
+            raise self.error(names[0], f"must be an integer of {minimum} or more, not {shown(value)}")
+        most = MAX_LAYERS if names[0] == LAYERS else MAX_COUNT
+        if value > most:
+            raise self.error(names[0], f"must be {most} or less, not {value}")
         return value
 
     def optional_count(self, *names: str) -> int | None:
@@ -61,7 +71,7 @@ class ConfigFields:
         if value is None:
             return False
         if not isinstance(value, bool):
-            raise self.error(name, f"must be true or false, not {value!r}")
+            raise self.error(name, f"must be true or false, not {shown(value)}")
         return value
 
     def quotient(self, name: str, dividend: int, divisor: int) -> int:
@@ -76,10 +86,10 @@ class ConfigFields:
         if value is None:
             return None
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise self.error(name, f"must be a list, not {value!r}")
+            raise self.error(name, f"must be a list, not {shown(value)}")
         for position, entry in enumerate(value):
             if type(entry) is not kind:
-                raise self.error(name, f"must hold {kind.__name__} entries only, not {entry!r} at position {position}")
+                raise self.error(name, f"must hold {kind.__name__} entries only, not {shown(entry)} at position {position}")
         return list(value)
 
     def kinds(self, name: str, length: int, known: Sequence[str], default: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from unified_tree.components.families.nemotron_h import read_nemotron_h
 from unified_tree.components.families.windowed import read_gemma3, read_gpt_oss, read_mimo_v2_flash
 from unified_tree.components.serving import Serving, dtype_name
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import NotJsonError, parse_json, read_given, shown
 
 ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A `config.json` as a dictionary, as a path to the file, or as a path to the directory that holds it."""
@@ -162,7 +163,10 @@ def from_hf_config(
 def _digest(values: Mapping[str, Any]) -> str:
     """16 hexadecimal digits of a config, fields that no computation depends on left out."""
     fields = {name: value for name, value in values.items() if name not in ("transformers_version", "_name_or_path")}
-    return sha256(json.dumps(fields, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+    try:
+        return sha256(json.dumps(fields, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"config must hold what JSON can hold: {error}") from error
 
 
 def _load(config: ConfigSource) -> tuple[Mapping[str, Any], str]:
@@ -172,14 +176,12 @@ def _load(config: ConfigSource) -> tuple[Mapping[str, Any], str]:
     if not isinstance(config, str | os.PathLike):
         raise ConfigurationError(f"config must be a dictionary or a path, not {type(config).__name__}")
     path = FilePath(config)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
     try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: is not JSON: {error}") from error
+        values = parse_json(read_given(path))
+    except NotJsonError as error:
+        raise ConfigurationError(f"{path}: is not JSON: line {error.line}: {error.why}") from error
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path}: must hold a JSON object, not {type(values).__name__}")
     return values, str(path)
@@ -189,17 +191,17 @@ def _fields(values: Mapping[str, Any], origin: str) -> ConfigFields:
     """The fields of the language model, a multimodal wrapper taken off."""
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type:
-        raise ConfigurationError(f"{origin}: config field 'model_type' must be a string, not {model_type!r}")
+        raise ConfigurationError(f"{origin}: config field 'model_type' must be a string, not {shown(model_type)}")
     if model_type in WRAPPED:
         text_type, defaults = WRAPPED[model_type]
         text = values.get("text_config")
         if not isinstance(text, Mapping):
-            raise ConfigurationError(f"{model_type}: config field 'text_config' must be an object, not {text!r}")
+            raise ConfigurationError(f"{model_type}: config field 'text_config' must be an object, not {shown(text)}")
         given = {key: value for key, value in text.items() if value is not None}
         return _fields({"model_type": text_type, **defaults, **given}, origin)
     if model_type not in READERS:
         known = ", ".join(sorted({*READERS, *WRAPPED}))
-        raise ConfigurationError(f"{origin}: config field 'model_type' is {model_type!r}; known are {known}")
+        raise ConfigurationError(f"{origin}: config field 'model_type' is {shown(model_type)}; known are {known}")
     return ConfigFields(values, model_type)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from unified_tree.components.composition import Composition
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
 from unified_tree.components.model_facts import MODEL_FACTS
-from unified_tree.errors import ConfigurationError
+from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.extensions import find_extension, known_names
 
 ENTRY_POINT_GROUP = "unified_tree.models"
@@ -50,15 +51,24 @@ def composition_for(
     >>> composition_for("llama-3.1-8b").bytes_per_token()
     {'full': 131072.0}
     """
-    made = find_extension("model", name, ENTRY_POINT_GROUP, BUILT_IN)(
-        page_size=page_size,
-        tensor_parallel=tensor_parallel,
-        rank=rank,
-        kv_dtype=kv_dtype,
-        conv_dtype=conv_dtype,
-        state_dtype=state_dtype,
-        draft=draft,
-    )
+    factory = find_extension("model", name, ENTRY_POINT_GROUP, BUILT_IN)
+    choices: dict[str, Any] = {
+        "page_size": page_size,
+        "tensor_parallel": tensor_parallel,
+        "rank": rank,
+        "kv_dtype": kv_dtype,
+        "conv_dtype": conv_dtype,
+        "state_dtype": state_dtype,
+        "draft": draft,
+    }
+    if name in BUILT_IN:
+        return factory(**choices)
+    try:
+        made: object = factory(**choices)
+    except UnifiedTreeError:
+        raise
+    except (Exception, SystemExit) as error:  # anybody's function
+        raise ConfigurationError(f"the factory of model {name!r} cannot make it: {type(error).__name__}: {error}") from error
     if not isinstance(made, Composition):
         raise ConfigurationError(f"the factory of model {name!r} must return a Composition, not {made!r}")
     return made

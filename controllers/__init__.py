@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host import TensorTiers, tensor_tiers
 
 __all__ = [
-    "CacheCollector",
     "CacheLayout",
     "CacheStats",
     "DecodeBatch",
@@ -58,12 +57,16 @@ __all__ = [
     "PoolStats",
     "PrefixCache",
     "StateCopy",
-    "TensorTiers",
-    "TracedPrefixCache",
     "TransferStats",
     "WritePolicy",
-    "tensor_tiers",
 ]
+if TYPE_CHECKING:
+    __all__ += [
+        "CacheCollector",
+        "TensorTiers",
+        "TracedPrefixCache",
+        "tensor_tiers",
+    ]  # not without extras: a star import would fail
 
 
 def __getattr__(name: str) -> Any:

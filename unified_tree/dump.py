@@ -8,6 +8,7 @@ import numpy as np
 
 from unified_tree.matching import key_of
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier
+from unified_tree.printable import printable
 from unified_tree.receipt import Boundary
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def dump(state: TreeState, *, tokens: bool) -> str:
     """See UnifiedTree.dump."""
     lines = []
     for (namespace, bigram), root in state.roots.items():
-        lines.append(f"namespace {namespace!r}{' bigrams' if bigram else ''}")
+        lines.append(f"namespace '{printable(namespace)}'{' bigrams' if bigram else ''}")
         pending = [(child, 1) for child in root.children()]
         while pending:
             node, depth = pending.pop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from unified_tree.causes import LOAD_REFUSED, misses
 from unified_tree.matching import match, walk, window_gap
 from unified_tree.node import Node, Tier
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
@@ -94,18 +95,11 @@ def explain(state: TreeState, key: Key) -> Explanation:
     root = state.roots.get((key.namespace, key.bigram))
     node, known = walk(state, key, root, whole) if root is not None else (None, 0)
     losses: list[Loss] = []
-    for tier in (Tier.DEVICE, Tier.HOST):
-        for i, component in enumerate(state.components):
-            if not component.required or node is None:
-                continue
-            reach = _reach_alone(state, node, known, i, device_only=tier is Tier.DEVICE)
-            with_host = reach if tier is Tier.HOST else _reach_alone(state, node, known, i, device_only=False)
-            end = known if tier is Tier.HOST else with_host
-            if reach < end:
-                kept_on = Tier.HOST if tier is Tier.DEVICE else None
-                losses.append(Loss(component=component.name, kept_on=kept_on, begin=reach, end=end))
-    if known < key.length:
-        losses.append(Loss(component="unknown", kept_on=None, begin=known, end=key.length))
+    if node is not None:
+        for i in range(len(state.components)):
+            losses += losses_of(state, node, known, i)
+    losses.sort(key=lambda loss: loss.kept_on is None)
+    losses += unknown_tail(known, key.length)
     causes: list[Miss] = []
     if state.ghosts is not None and key.length:
         prompt = match(state, key, key.length - 1, touch=False)
@@ -121,6 +115,24 @@ def explain(state: TreeState, key: Key) -> Explanation:
     )
 
 
+def losses_of(state: TreeState, node: Node, known: int, component: int) -> list[Loss]:
+    """What a component, by index, has lost of a prefix that ends in a node: on device alone, and on both tiers. Cost: O(nodes
+    passed and of the windows).
+    """
+    kind = state.components[component]
+    if not kind.required:
+        return []
+    reach = _reach_alone(state, node, known, component, device_only=True)
+    with_host = _reach_alone(state, node, known, component, device_only=False)
+    ranges = ((Tier.HOST, reach, with_host), (None, with_host, known))
+    return [Loss(component=kind.name, kept_on=tier, begin=begin, end=end) for tier, begin, end in ranges if begin < end]
+
+
+def unknown_tail(known: int, length: int) -> list[Loss]:
+    """What no node holds of a key."""
+    return [Loss(component="unknown", kept_on=None, begin=known, end=length)] if known < length else []
+
+
 def reason(state: TreeState, miss: Miss) -> str:
     """A miss as a sentence."""
     span, name = f"[{miss.begin}, {miss.end})", miss.cause.name
@@ -128,9 +140,9 @@ def reason(state: TreeState, miss: Miss) -> str:
     eviction = miss.eviction
     if eviction is not None and state.ghosts is not None:
         pool = f"the {eviction.tier.name.lower()} pool of {state.components[eviction.component].name}"
-        whose = "" if eviction.beneficiary is None else f", to make room for namespace {eviction.beneficiary!r}"
+        whose = "" if eviction.beneficiary is None else f", to make room for namespace '{printable(eviction.beneficiary)}'"
         text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}"
-    detail = "" if miss.detail is None else f" ({miss.detail})"
+    detail = "" if miss.detail is None else f" ({printable(miss.detail)})"
     return f"{span} {name}: {text}{detail}"
 
 

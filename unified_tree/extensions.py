@@ -36,8 +36,8 @@ def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) 
         raise ConfigurationError(f"unknown {what} {name!r}; there are {names}, and any of your own as module:factory")
     try:
         found = installed[name].load() if name in installed else _imported(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{what} {name!r} cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:  # importing a module runs it
+        raise ConfigurationError(f"{what} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ConfigurationError(f"{what} {name!r} must be a factory, which {found!r} is not")
     return cast("T", found)

@@ -19,6 +19,7 @@ import numpy as np
 
 from unified_tree.errors import InvalidKeyError
 from unified_tree.int64 import INT64_BYTES
+from unified_tree.printable import printable
 from unified_tree.token_bytes import as_bytes, as_view, require_tokens
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Key:
 
     def __repr__(self) -> str:
         kind = "bigrams" if self.bigram else "tokens"
-        return f"Key({self.length} {kind}, namespace={self.namespace!r})"
+        return f"Key({self.length} {kind}, namespace='{printable(self.namespace)}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled it has a copy of its own elements, and remembers no walk: engines send prompts to other processes."""

@@ -311,3 +311,19 @@ def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
     if not callable(policy):
         raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
     return policy
+
+
+def made_policy(factory: PolicyFactory, name: object, cost: RestoreCost) -> EvictionPolicy:
+    """A policy of a factory, which may be anything that somebody has named.
+
+    Raises ConfigurationError if the factory raises, or returns what is no policy.
+    """
+    try:
+        made: Any = factory(cost)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"the policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    lacking = [method for method in ("touched", "rank", "evicted") if not callable(getattr(made, method, None))]
+    if lacking:
+        raise ConfigurationError(f"{name!r} makes a {type(made).__name__}, which is no policy: it lacks {', '.join(lacking)}")
+    policy: EvictionPolicy = made
+    return policy

@@ -23,7 +23,7 @@ from unified_tree.keys import Key
 from unified_tree.locking import Locks
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
-from unified_tree.policies import policy_factory
+from unified_tree.policies import made_policy, policy_factory
 from unified_tree.receipt import Boundary
 from unified_tree.settings import TreeSettings
 from unified_tree.state import TreeState
@@ -92,7 +92,7 @@ class UnifiedTree:
         factory = policy_factory(policy)
 
         def make_policy(component: int, tier: Tier) -> EvictionPolicy:
-            return factory(lambda value: restore_cost(self._state, component, tier, value))
+            return made_policy(factory, policy, lambda value: restore_cost(self._state, component, tier, value))
 
         counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
         self._state = TreeState(components, page_size, counts, budgets, make_policy, settings or TreeSettings(), time_s)

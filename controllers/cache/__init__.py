@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgeStats",
-    "CacheCollector",
     "CacheLayout",
     "CacheStats",
     "DecodeBatch",
@@ -39,9 +38,10 @@ __all__ = [
     "PoolStats",
     "PrefixCache",
     "StateCopy",
-    "TracedPrefixCache",
     "TransferStats",
 ]
+if TYPE_CHECKING:
+    __all__ += ["CacheCollector", "TracedPrefixCache"]  # not without extras: a star import would fail
 NEED_EXTRAS = {"CacheCollector": "metrics", "TracedPrefixCache": "traced_prefix_cache"}
 """Names whose modules need prometheus_client or opentelemetry-api."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
@@ -14,6 +15,7 @@ from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Sample
 from unified_tree.controllers.latency import BOUNDS_S as LATENCY_BOUNDS_S
 from unified_tree.errors import ConfigurationError
 from unified_tree.miss_cause import MissCause
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.age_stats import AgeStats
@@ -69,6 +71,10 @@ SHORT_BY_BITS = tuple(range(0, 34, 2))
 """Buckets of `evicted_miss_short_by_pages`, by the bit length of their bound: 0, 3, 15, 63, … pages."""
 MAX_NAMESPACE_LABELS = 32
 OTHER_NAMESPACES = "(others)"
+OWN_LABELS = frozenset(
+    ("answer", "cache_source", "call", "cause", "component", "detail", "direction", "le", "namespace", "outcome", "pool")
+) | {"reason", "source", "state", "tier"}
+"""Labels that samples have besides the embedder's."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
 
@@ -99,7 +105,7 @@ class CacheCollector:
         if isinstance(aliases, str) or any(engine not in ALIASES for engine in aliases):
             raise ConfigurationError(f"aliases are a list of engines out of {', '.join(ALIASES)}, not {aliases!r}")
         self._stats = stats
-        self._labels = dict(labels or {})
+        self._labels = _checked(labels or {})
         self._aliases: list[Alias] = [alias for engine in dict.fromkeys(aliases) for alias in ALIASES[engine]]
 
     def collect(self) -> Iterator[Metric]:
@@ -163,7 +169,7 @@ class CacheCollector:
         family = HistogramMetricFamily(f"{PREFIX}evicted_miss_short_by_pages", what, labels=labels)
         for pool, tokens in pools.items():
             buckets = [(str(float((1 << bits) - 1)), sum(tokens[: bits + 1])) for bits in SHORT_BY_BITS]
-            family.add_metric([*self._labels.values(), *pool], [*buckets, ("+Inf", sum(tokens))], None)
+            family.add_metric(self._values(pool), [*buckets, ("+Inf", sum(tokens))], None)
         return family
 
     def _storage(self, figures: StorageTierStats) -> Iterator[Metric]:
@@ -242,15 +248,35 @@ class CacheCollector:
         for values, figures in counted:
             counts = accumulate(figures.counts)
             buckets = [(str(bound), count) for bound, count in zip((*bounds_s, "+Inf"), counts, strict=True)]
-            family.add_metric([*self._labels.values(), *values], buckets, figures.total_s)
+            family.add_metric(self._values(values), buckets, figures.total_s)
         return family
 
     def _filled(
         self, family: CounterMetricFamily | GaugeMetricFamily, samples: Samples
     ) -> CounterMetricFamily | GaugeMetricFamily:
+        shown: dict[tuple[str, ...], float] = {}
         for values, sample in samples.items():
-            family.add_metric([*self._labels.values(), *values], sample)
+            labels = tuple(self._values(values))
+            shown[labels] = shown.get(labels, 0) + sample  # those that are shown alike are one
+        for labels, sample in shown.items():
+            family.add_metric(labels, sample)
         return family
+
+    def _values(self, values: Iterable[str]) -> list[str]:
+        """The values of all labels of a sample. What is not printable would end every scrape from then on."""
+        return [*self._labels.values(), *map(printable, values)]
+
+
+def _checked(labels: Mapping[str, object]) -> dict[str, str]:
+    """Labels of the embedder's own, which no scrape fails by. Raises ConfigurationError."""
+    if not isinstance(labels, Mapping):
+        raise ConfigurationError(f"labels must be a mapping from names to values, not {labels!r}")
+    for name in labels:
+        if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name.startswith("__"):
+            raise ConfigurationError(f"a label's name must be letters, digits and underscores, not {name!r}")
+        if name in OWN_LABELS:
+            raise ConfigurationError(f"the label {name!r} is the collector's own: call yours otherwise")
+    return {name: printable(str(value)) for name, value in labels.items()}
 
 
 def _labelled(by_namespace: Mapping[str, int]) -> Samples:

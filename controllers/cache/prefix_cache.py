@@ -198,7 +198,7 @@ class PrefixCache(StoreAccess):
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
         reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)
-        if not _is_hashable(request):
+        if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
         lease = self._admission.admit(key, lengths, priority=priority, save_output=save_output, may_load=may_load)
         self._leases.add(lease)
@@ -223,8 +223,8 @@ class PrefixCache(StoreAccess):
         if lease.host_tokens:
             counters.load_hit_tokens += lease.host_tokens
         counters.rebuilt_tokens += lease.rebuilt_tokens
-        if counters.watcher is not None:
-            counters.watcher.acquired(lease, key)
+        if counters.observer is not None:
+            counters.observer.acquired(lease, key)
         if counters.sizes is not None:
             counters.sizes.acquired(key)
         return lease
@@ -273,8 +273,8 @@ class PrefixCache(StoreAccess):
         self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
-        if self.counters.watcher is not None:
-            self.counters.watcher.polled()
+        if self.counters.observer is not None:
+            self.counters.observer.polled()
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.
@@ -431,8 +431,8 @@ class PrefixCache(StoreAccess):
                 raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
         self.weights.invalidate(namespace, weights_version)
         self._leases.fail(namespace)
-        if self.counters.watcher is not None:
-            self.counters.watcher.invalidated(namespace)
+        if self.counters.observer is not None:
+            self.counters.observer.invalidated(namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
@@ -493,7 +493,8 @@ def _check_prompt(key: Key) -> None:
         raise LeaseError(f"a Key of at least one token is needed, not {key!r}")
 
 
-def _is_hashable(name: object) -> bool:
+def is_hashable(name: object) -> bool:
+    """Whether a dictionary takes it as a name."""
     try:
         hash(name)
     except TypeError:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
 from unified_tree.controllers.cache.transfer_counters import TransferCounters
+from unified_tree.controllers.cache.watcher import OBSERVER_FAILED, Observer
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.latency import LatencyStats
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from unified_tree.receipt import EvictResult
 
 LOG = logging.getLogger("unified_tree.cache")
+MAX_REASONS = 64
+OTHER_REASONS = "(others)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +311,7 @@ class CacheCounters:
 
     Attributes:
         load_hit_tokens: of the hit tokens those that were to be loaded back.
-        watcher: is told of what is counted; None for nobody.
+        observer: what tells the watcher.
         sizes: the models that see the requests; None for none.
     """
 
@@ -332,8 +336,23 @@ class CacheCounters:
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
-    watcher: CacheWatcher | None = None
+    observer: Observer | None = None
     sizes: LiveSizes | None = None
+
+    @property
+    def watcher(self) -> CacheWatcher | None:
+        """Is told of what is counted; None for nobody. One that raises is told nothing more."""
+        return self.observer
+
+    @watcher.setter
+    def watcher(self, watcher: CacheWatcher | None) -> None:
+        """From now on this one is told."""
+        self.observer = None if watcher is None else Observer(watcher, self._give_up)
+
+    def _give_up(self, observer: Observer) -> None:
+        if self.observer is observer:
+            self.observer = None
+        self.count_drop(OBSERVER_FAILED)
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""
@@ -345,11 +364,15 @@ class CacheCounters:
             self.evictions += result.victims
             self.tombstones += result.tombstones
             self.lost += result.lost
-        if self.watcher is not None:
-            self.watcher.evicted(tier, name, result)
+        if self.observer is not None:
+            self.observer.evicted(tier, name, result)
 
     def count_drop(self, reason: str) -> None:
-        """Count and log an operation that was dropped or failed."""
+        """Count and log an operation that was dropped or failed. Of reasons that others word, the first MAX_REASONS are told
+        apart.
+        """
+        if reason not in self.drops:
+            reason = printable(reason) if len(self.drops) < MAX_REASONS else OTHER_REASONS
         count = self.drops.get(reason, 0) + 1
         self.drops[reason] = count
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: what repeats each step does not fill a log

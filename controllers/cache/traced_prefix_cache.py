@@ -9,10 +9,12 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, get_tracer, set_span_in_context
+from opentelemetry.trace import Span, Tracer, get_tracer, set_span_in_context
 
 from unified_tree.arguments import integer
-from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.cache.prefix_cache import PrefixCache, is_hashable
+from unified_tree.controllers.cache.quiet_spans import QuietSpans
+from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from unified_tree.component import Component
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.keys import Key
-
-PREFIX = "unified_tree."
-"""Before the name of each span and attribute."""
 
 
 class TracedPrefixCache(PrefixCache):
@@ -43,6 +42,9 @@ class TracedPrefixCache(PrefixCache):
         tracer: None for the one that OpenTelemetry is configured with.
         max_prefetches: how many prefetches are followed; the span of the oldest is ended as `forgotten` beyond that.
 
+    A tracer, or an exporter in the caller's thread, that raises ends the tracing, and no call of the cache. The log says so,
+    and `CacheStats.drops` counts an `observer failed`.
+
     Cost: some 25 microseconds a span that is recorded, 5 one that is not.
     """
 
@@ -60,7 +62,9 @@ class TracedPrefixCache(PrefixCache):
             raise ConfigurationError(f"tracer must be an OpenTelemetry Tracer, not {tracer!r}")
         self._max_prefetches = integer(max_prefetches, "max_prefetches", ConfigurationError, minimum=1)
         super().__init__(components, page_size, page_counts, **options)
-        self._tracer = get_tracer("unified_tree") if tracer is None else tracer
+        self._spans = QuietSpans(
+            get_tracer("unified_tree") if tracer is None else tracer, lambda: self.counters.count_drop(OBSERVER_FAILED)
+        )
         self._prefetches: OrderedDict[Hashable, Span] = OrderedDict()
         self._requests: dict[Lease, Span] = {}
         self._loading: dict[Lease, Span] = {}
@@ -72,8 +76,7 @@ class TracedPrefixCache(PrefixCache):
         if started:
             if len(self._prefetches) >= self._max_prefetches:
                 self._end_prefetch(next(iter(self._prefetches)), "forgotten")
-            span = self._tracer.start_span(f"{PREFIX}prefetch", attributes={f"{PREFIX}prompt_tokens": key.length})
-            self._prefetches[request] = span
+            self._prefetches[request] = self._spans.start("prefetch", prompt_tokens=key.length)
         return started
 
     def prefetched(self, request: Hashable) -> bool:
@@ -90,32 +93,28 @@ class TracedPrefixCache(PrefixCache):
 
     def _end_prefetch(self, request: Hashable, outcome: str, *, keep: bool = False) -> Span | None:
         """End the span of a prefetch, if it has not ended; `keep` it for the request's link."""
+        if not is_hashable(request):  # which no prefetch has as its name, and the cache refuses
+            return None
         span = self._prefetches.get(request) if keep else self._prefetches.pop(request, None)
-        if span is not None and span.is_recording():
-            span.set_attribute(f"{PREFIX}prefetched_tokens", self.prefetched_tokens(request))
-            span.set_attribute(f"{PREFIX}outcome", outcome)
-            span.end()
+        if span is not None and self._spans.is_recording(span):
+            self._spans.tell(span, {"prefetched_tokens": self.prefetched_tokens(request), "outcome": outcome})
+            self._spans.end(span)
         return span
 
     def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
         """See PrefixCache.acquire."""
         request = options.get("request")
         prefetch = None if request is None else self._end_prefetch(request, "acquired")
-        links = [] if prefetch is None else [Link(prefetch.get_span_context())]
-        whole = self._tracer.start_span(
-            f"{PREFIX}request", links=links, attributes={f"{PREFIX}prompt_tokens": getattr(key, "length", 0)}
-        )
-        context = set_span_in_context(whole)
+        whole = self._spans.start("request", after=prefetch, prompt_tokens=getattr(key, "length", 0))
         try:
-            with self._tracer.start_as_current_span(f"{PREFIX}acquire", context=context):
+            with self._spans.during("acquire", whole):
                 lease = super().acquire(key, checkpoints, **options)
         except BaseException as error:
-            whole.set_status(Status(StatusCode.ERROR, str(error)))
-            whole.end()
+            self._spans.end(whole, failure=str(error))
             raise
         self._requests[lease] = whole
         if lease.is_loading:
-            self._loading[lease] = self._tracer.start_span(f"{PREFIX}load", context=context)
+            self._loading[lease] = self._spans.start("load", set_span_in_context(whole))
         return lease
 
     def poll(self) -> None:
@@ -138,11 +137,8 @@ class TracedPrefixCache(PrefixCache):
 
     def _end_load(self, lease: Lease, outcome: str) -> None:
         span = self._loading.pop(lease)
-        span.set_attribute(f"{PREFIX}host_tokens", lease.host_tokens)
-        span.set_attribute(f"{PREFIX}outcome", outcome)
-        if lease.failure is not None:
-            span.set_status(Status(StatusCode.ERROR, lease.failure))
-        span.end()
+        self._spans.tell(span, {"host_tokens": lease.host_tokens, "outcome": outcome})
+        self._spans.end(span, failure=lease.failure)
 
     def commit(
         self,
@@ -158,10 +154,9 @@ class TracedPrefixCache(PrefixCache):
             return
         before = lease.committed
         try:
-            with self._tracer.start_as_current_span(f"{PREFIX}commit", context=set_span_in_context(whole)) as span:
+            with self._spans.during("commit", whole) as span:
                 super().commit(lease, tokens, states, **options)
-                span.set_attribute(f"{PREFIX}committed_tokens", lease.committed)
-                span.set_attribute(f"{PREFIX}new_tokens", lease.committed - before)
+                self._spans.tell(span, {"committed_tokens": lease.committed, "new_tokens": lease.committed - before})
         finally:
             self._follow_loads()
 
@@ -169,14 +164,14 @@ class TracedPrefixCache(PrefixCache):
         """See PrefixCache.release."""
         self._follow_loads()
         whole = self._requests.get(lease)
-        if whole is not None and whole.is_recording():
+        if whole is not None and self._spans.is_recording(whole):
             self._describe(lease, whole)
         super().release(lease)
         if whole is not None:
             del self._requests[lease]
             if lease in self._loading:
                 self._end_load(lease, "released")
-            whole.end()
+            self._spans.end(whole, failure=lease.failure)
 
     def _describe(self, lease: Lease, span: Span) -> None:
         """What became of a request."""
@@ -184,14 +179,9 @@ class TracedPrefixCache(PrefixCache):
         for miss in lease.misses:
             causes[miss.cause.label] = causes.get(miss.cause.label, 0) + miss.tokens
         hits = lease.prompt_tokens - sum(causes.values()) if causes else lease.compute_from
-        span.set_attribute(f"{PREFIX}hit_tokens", hits)
-        span.set_attribute(f"{PREFIX}host_tokens", lease.host_tokens)
-        span.set_attribute(f"{PREFIX}storage_tokens", lease.storage_tokens)
-        span.set_attribute(f"{PREFIX}committed_tokens", lease.committed)
-        for label, tokens in causes.items():
-            span.set_attribute(f"{PREFIX}miss.{label}", tokens)
-        if lease.failure is not None:
-            span.set_status(Status(StatusCode.ERROR, lease.failure))
+        counted = {"hit_tokens": hits, "host_tokens": lease.host_tokens, "storage_tokens": lease.storage_tokens}
+        misses = {f"miss.{label}": tokens for label, tokens in causes.items()}
+        self._spans.tell(span, {**counted, "committed_tokens": lease.committed, **misses})
 
     def close(self) -> None:
         """See PrefixCache.close. The spans of open leases end when these are released."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from unified_tree.printable import printable, traceback_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from unified_tree.effect import EffectKind
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
     from unified_tree.node import Tier
     from unified_tree.receipt import EvictResult
+
+
+LOG = logging.getLogger("unified_tree.cache")
+OBSERVER_FAILED: Final = "observer failed"
+"""A reason of `CacheStats.drops`: an observer raised, and is told nothing more."""
 
 
 class WatchedRequest(Protocol):
@@ -49,7 +58,10 @@ class WatchedRequest(Protocol):
 
 
 class CacheWatcher(Protocol):
-    """Is told what a cache does, in the cache's thread; `CacheCounters.watcher` is one. It must not change the cache."""
+    """Is told what a cache does, in the cache's thread; `CacheCounters.watcher` is one. It must not change the cache.
+
+    A watcher that raises is told nothing more, but that it failed; the cache goes on.
+    """
 
     def acquired(self, request: WatchedRequest, key: Key) -> None:
         """A request with this prompt was admitted."""
@@ -71,3 +83,82 @@ class CacheWatcher(Protocol):
 
     def polled(self) -> None:
         """The cache was polled, as it is once a scheduler step."""
+
+    def failed(self, error: Exception) -> None:
+        """It raised this. Nothing more is told."""
+
+
+class Observer:
+    """Tells a watcher what a cache does, until the watcher raises: no observer ends a step, nor raises into it.
+
+    Args:
+        watcher: is told.
+        gave_up: called when it has failed.
+    """
+
+    __slots__ = ("_gave_up", "_watcher")
+
+    def __init__(self, watcher: CacheWatcher, gave_up: Callable[[Observer], None]) -> None:
+        self._watcher = watcher
+        self._gave_up = gave_up
+
+    def acquired(self, request: WatchedRequest, key: Key) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.acquired(request, key)
+        except Exception as error:
+            self._fail(error)
+
+    def load_failed(self, namespace: str, tokens: int) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.load_failed(namespace, tokens)
+        except Exception as error:
+            self._fail(error)
+
+    def invalidated(self, namespace: str | None) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.invalidated(namespace)
+        except Exception as error:
+            self._fail(error)
+
+    def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.evicted(tier, component, result)
+        except Exception as error:
+            self._fail(error)
+
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.moved(kind, pages, size_bytes)
+        except Exception as error:
+            self._fail(error)
+
+    def emptied(self) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.emptied()
+        except Exception as error:
+            self._fail(error)
+
+    def polled(self) -> None:
+        """See CacheWatcher."""
+        try:
+            self._watcher.polled()
+        except Exception as error:
+            self._fail(error)
+
+    def failed(self, error: Exception) -> None:
+        """See CacheWatcher."""
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._gave_up(self)
+        # An OSError is of the world, a full disk, say, and no mistake of the observer.
+        why = printable(str(error), 500) if isinstance(error, OSError) else traceback_of(error)
+        LOG.error("%s failed, and is told nothing more; the cache goes on: %s", type(self._watcher).__name__, why)
+        with suppress(Exception):
+            self._watcher.failed(error)

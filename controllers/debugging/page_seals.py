@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.printable import printable
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -61,8 +63,9 @@ class WrongPage:
     def __str__(self) -> str:
         return (
             f"page {self.page} of {self.component} is not what was published for the first {self.length_tokens} tokens of a "
-            f"prompt in namespace {self.namespace!r}: handed to request {self.reader!r} ({self.source}); request "
-            f"{self.sealed.writer!r} published it in page {self.sealed.page}, {self.sealed.number} seals after the first"
+            f"prompt in namespace '{printable(self.namespace)}': handed to request {printable(repr(self.reader))} "
+            f"({self.source}); request {printable(repr(self.sealed.writer))} "
+            f"published it in page {self.sealed.page}, {self.sealed.number} seals after the first"
         )
 
 

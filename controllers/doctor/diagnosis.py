@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from unified_tree.controllers.doctor.figures import Figures
 from unified_tree.controllers.doctor.findings import findings
+from unified_tree.controllers.inspector.page_client import answer_of
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import read_given
 
 if TYPE_CHECKING:
     from unified_tree.controllers.doctor.finding import Finding
 
-TIMEOUT_S = 10.0
 GZIP = b"\x1f\x8b"
 
 
@@ -28,31 +27,18 @@ def read_figures(source: str, token: str | None = None) -> list[Figures]:
     Raises ConfigurationError if there are none.
     """
     if source.startswith(("http://", "https://")):
-        return Figures.from_json(_fetched(source, token))
+        return Figures.from_json(answer_of(source, "/api/doctor", token))
     path = Path(source)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{source}: cannot be read: {error.strerror}") from error
+    content = read_given(path)
     if content.startswith(GZIP):
         from unified_tree.controllers.inspector.diagnosed import figures_of
         from unified_tree.controllers.inspector.recording_page import read_recording
 
-        return [figures_of(read_recording(path))]
+        picture = read_recording(path)
+        if not picture.figures:
+            raise ConfigurationError(f"{source}: this recording has no figures")
+        return [figures_of(picture)]
     return Figures.from_json(content)
-
-
-def _fetched(address: str, token: str | None) -> bytes:
-    url = urlsplit(address)
-    token = token or dict(parse_qsl(url.query)).get("token")
-    asked = urlunsplit((url.scheme, url.netloc, "/api/doctor", "", ""))
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(asked, headers=headers), timeout=TIMEOUT_S) as answer:
-            content: bytes = answer.read()
-            return content
-    except OSError as error:
-        raise ConfigurationError(f"{asked}: {error}") from error
 
 
 def diagnosis(figures: Figures, limit: int = 5) -> str:

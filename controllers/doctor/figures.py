@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.shapes import COUNT, choice, of_class, record
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import NotJsonError, parse_json
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.coverage import Coverage
 
 VERSION = 1
+KINDS = ("path", "window", "state")
 REJECTED = "rejected"
 """In place of a cause, of the prompts of requests that never had a place."""
 
@@ -29,14 +33,28 @@ def kind_of(coverage: Coverage) -> str:
 def label_of(cause: int, detail: str | None) -> str:
     """The label of a cause, with its detail behind a `/` if there is one."""
     label = MissCause(cause).label
-    return label if detail is None else f"{label}/{detail}"
+    return label if detail is None else f"{label}/{printable(detail)}"
 
 
 def namespaces_of(entries: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
     """Tokens by label and namespace."""
     found: dict[str, dict[str, int]] = {}
     for label, namespace, tokens in entries:
-        found.setdefault(label, {})[namespace] = tokens
+        of, name = found.setdefault(label, {}), printable(namespace)
+        of[name] = of.get(name, 0) + tokens
+    return found
+
+
+def printable_sums(by_name: Mapping[str, int]) -> dict[str, int]:
+    """Tokens by names that requests chose, made printable."""
+    return summed((printable(name), tokens) for name, tokens in by_name.items())
+
+
+def summed(entries: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Numbers by name, those of equal names added up."""
+    found: dict[str, int] = {}
+    for name, count in entries:
+        found[name] = found.get(name, 0) + count
     return found
 
 
@@ -144,17 +162,17 @@ class Figures:
                     )
                 )
         return cls(
-            title=title,
+            title=printable(title),
             page_size=cache.page_size,
             save_grid_tokens=state.save_grid_tokens,
             prompt_tokens=stats.prompt_tokens,
             hit_tokens=stats.hit_tokens,
             misses={cause.label: tokens for cause, tokens in zip(MissCause, ledger.tokens, strict=True) if tokens},
-            details={label_of(cause, detail): tokens for (cause, detail), tokens in ledger.details.items()},
+            details=summed((label_of(cause, detail), tokens) for (cause, detail), tokens in ledger.details.items()),
             namespaces=namespaces_of(
                 (label_of(cause, detail), name, tokens) for (cause, detail, name), tokens in ledger.namespaces.items()
             ),
-            beneficiaries=dict(ledger.beneficiaries),
+            beneficiaries=printable_sums(ledger.beneficiaries),
             drops=dict(stats.drops),
             requests=stats.requests,
             namespace_count=0 if state.ghosts is None else state.ghosts.root_count,
@@ -188,22 +206,24 @@ class Figures:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> list[Figures]:
-        """One object of `to_json`, or a list of them. Raises ConfigurationError for anything else."""
+        """One object of `to_json`, or a list of them. Raises ConfigurationError for anything else, with where it is wrong."""
         try:
-            given: Any = json.loads(text)
-            rows = given if isinstance(given, list) else [given]
-            return [cls._of_record(dict(row)) for row in rows]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigurationError(f"these are no figures of a cache: {error!r}") from error
+            given = parse_json(text)
+        except NotJsonError as error:
+            raise ConfigurationError(f"these are no figures of a cache: no JSON in line {error.line}: {error.why}") from error
+        rows = given if isinstance(given, list) else [given]
+        return [cls._of_record(row, f"figures[{i}]" if isinstance(given, list) else "it") for i, row in enumerate(rows)]
 
     @classmethod
-    def _of_record(cls, record: dict[str, Any]) -> Figures:
-        version = record.pop("unified_tree_figures")
-        if version != VERSION:
-            raise ConfigurationError(f"figures of version {version} cannot be read; this reads version {VERSION}")
-        known = {each.name for each in fields(cls)}
-        record = {name: value for name, value in record.items() if name in known}
-        pools = [dict(pool) for pool in record.pop("pools")]
-        for pool in pools:
-            pool["short_by"] = [tuple(pair) for pair in pool["short_by"]]
-        return cls(**record, pools=[PoolFigures(**pool) for pool in pools])
+    def _of_record(cls, given: Any, where: str) -> Figures:
+        try:
+            version = record({"unified_tree_figures": COUNT})(given, where)["unified_tree_figures"]
+            if version != VERSION:
+                raise ConfigurationError(f"figures of version {version} cannot be read; this reads version {VERSION}")
+            figures: Figures = of_class(cls)(given, where)
+            for i, pool in enumerate(figures.pools):
+                choice(*KINDS)(pool.kind, f"pools[{i}].kind")
+                choice("device", "host")(pool.tier, f"pools[{i}].tier")
+        except ConfigurationError as error:
+            raise ConfigurationError(f"these are no figures of a cache: {error}") from error
+        return figures

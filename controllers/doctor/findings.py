@@ -134,7 +134,7 @@ def _counted(tokens: int) -> str:
 def _mostly_of(namespaces: Mapping[str, int], tokens: int) -> str:
     """The namespace that has half of something, or more; nothing where only the nameless one is used."""
     name = max(namespaces, key=lambda each: namespaces[each], default="")
-    if not any(namespaces) or 2 * namespaces[name] < tokens:
+    if not tokens or not any(namespaces) or 2 * namespaces[name] < tokens:
         return ""
     return f", {namespaces[name]:,} of them in namespace {name!r}"
 

@@ -17,7 +17,9 @@ from unified_tree.controllers.host.page_allocator import PageAllocator
 if TYPE_CHECKING:
     from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 
-__all__ = ["HostTier", "LoadCost", "PageAllocator", "TensorTiers", "WritePolicy", "tensor_tiers"]
+__all__ = ["HostTier", "LoadCost", "PageAllocator", "WritePolicy"]
+if TYPE_CHECKING:
+    __all__ += ["TensorTiers", "tensor_tiers"]  # not without extras: a star import would fail
 
 
 def __getattr__(name: str) -> Any:

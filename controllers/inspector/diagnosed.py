@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.doctor.figures import Figures, PoolFigures, label_of, namespaces_of, sizes_of
+from unified_tree.controllers.doctor.figures import Figures, PoolFigures, label_of, namespaces_of, sizes_of, summed
 from unified_tree.controllers.inspector.figures import POOL_FIELDS
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -46,7 +46,7 @@ def figures_of(picture: Picture) -> Figures:
         prompt_tokens=shown["totals"]["prompt_tokens"],
         hit_tokens=shown["totals"]["hit_tokens"],
         misses={cause.label: tokens for cause, tokens in zip(MissCause, shown["misses"], strict=True) if tokens},
-        details={label_of(cause, detail): tokens for cause, detail, tokens in shown["details"]},
+        details=summed((label_of(cause, detail), tokens) for cause, detail, tokens in shown["details"]),
         namespaces=namespaces_of(shown.get("of_namespaces", ())),
         beneficiaries=shown["beneficiaries"],
         drops=shown["drops"],

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
-from unified_tree.controllers.doctor.figures import kind_of, label_of
+from unified_tree.controllers.doctor.figures import kind_of, label_of, printable_sums
 from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
 from unified_tree.node import Tier
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspected import Inspected
@@ -61,11 +62,11 @@ def figures(cache: Inspected) -> dict[str, Any]:
         "namespace_count": 0 if ghosts is None else ghosts.root_count,
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
         "short_by": [[component, int(tier), tokens] for (component, tier), tokens in ledger.short_by.items()],
-        "beneficiaries": ledger.beneficiaries,
+        "beneficiaries": printable_sums(ledger.beneficiaries),
         "of_namespaces": [
-            [label_of(cause, detail), name, tokens] for (cause, detail, name), tokens in ledger.namespaces.items()
+            [label_of(cause, detail), printable(name), tokens] for (cause, detail, name), tokens in ledger.namespaces.items()
         ],
-        "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
+        "details": [[int(cause), printable(detail), tokens] for (cause, detail), tokens in ledger.details.items()],
     }
     ages = cache.tree.state.ages
     if ages is not None:
@@ -82,7 +83,7 @@ def figures(cache: Inspected) -> dict[str, Any]:
         shown["storage"] = {
             "quarantined": dict(stored.quarantined),
             "errors": stored.errors,
-            "last_error": stored.last_error,
+            "last_error": None if stored.last_error is None else printable(stored.last_error, 1000),
             "is_degraded": stored.is_degraded,
         }
     return shown

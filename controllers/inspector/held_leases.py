@@ -6,6 +6,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.inspector.page_sizes import page_bytes
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +80,7 @@ class HeldLeases:
         return {
             "number": number,
             "held_s": None if since_s is None else self._now_s - since_s,
-            "namespace": lease.tokens.namespace,
+            "namespace": printable(lease.tokens.namespace),
             "prompt": lease.prompt_tokens,
             "cached": lease.cached_tokens,
             "length": lease.length,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 import webbrowser
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from unified_tree.controllers.inspector.page_client import answer_of
 from unified_tree.controllers.inspector.recording_page import recording_server
+from unified_tree.controllers.shapes import COUNT, anything, list_of, record, text
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import NotJsonError, parse_json
+from unified_tree.printable import printable
 
-ANSWER_S = 5.0
+LONGEST_ADDRESS = 1000
+FIGURES = record({"nodes": COUNT, "leases": COUNT})
+STATE = record({"figures": anything, "cache": record({"components": list_of(record({"name": text}))})})
 
 
 @click.command(name="inspect")
@@ -47,17 +48,13 @@ def inspect_command(target: str, host: str, port: int, token: str | None, opens_
 
 def live_summary(address: str, token: str | None) -> str:
     """One line about the cache behind an address. Raises ConfigurationError if no inspector answers there."""
-    parts = urlsplit(address)
-    request = urllib.request.Request(urlunsplit((parts.scheme, parts.netloc, "/api/state", parts.query, "")))
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            state: dict[str, Any] = json.load(answer)
-        figures = state["figures"]
-    except (OSError, ValueError, KeyError, urllib.error.URLError) as error:
-        raise ConfigurationError(f"{address}: no inspector answers there: {error}") from error
-    if not figures:
+        state = STATE(parse_json(answer_of(address, "/api/state", token)), "it")
+        figures = FIGURES(state["figures"], "figures") if state["figures"] else None
+    except NotJsonError as error:
+        raise ConfigurationError(f"{printable(address)}: no inspector answers there: {error}") from error
+    address = printable(address, LONGEST_ADDRESS)
+    if figures is None:
         return f"{address} has not been told anything yet: poll the cache"
     names = ", ".join(component["name"] for component in state["cache"]["components"])
     return f"{address} shows a cache of {names}: {figures['nodes']:,} nodes, {figures['leases']:,} leases"

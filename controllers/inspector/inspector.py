@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from array import array
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
@@ -23,6 +22,7 @@ from unified_tree.controllers.inspector.tape import Tape
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +44,7 @@ MAX_RELEASED = 64
 DEFAULT_BUDGET_S = 0.00015
 FIGURES_EVERY_S = 1.0
 PAGE_ENDS_S = 5.0
+LONGEST_FAILURE = 500
 
 
 class Inspector:
@@ -58,6 +59,7 @@ class Inspector:
     Attributes:
         url: where its page is, with the token; None for a recording.
         longest_step_s: the longest step so far.
+        failure: why it tells nothing more, if something went wrong: a recording's disk is full, say. The cache goes on.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Inspector:
         self._acquired: dict[WatchedRequest, tuple[int, float]] = {}
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
+        self._figures: dict[str, Any] | None = None
         self._is_untold = False
         self._is_begun = False
         self._walk: TreeWalk | None = None
@@ -96,8 +99,12 @@ class Inspector:
         self._process: subprocess.Popen[bytes] | None = None
         self.url: str | None = None
         self.longest_step_s = 0.0
+        self.failure: str | None = None
         sink.put(encode("cache", description(cache)))
         cache.counters.watcher = self
+        observer = cache.counters.observer
+        assert observer is not None
+        self._observer = observer
 
     @classmethod
     def open(
@@ -124,33 +131,50 @@ class Inspector:
 
     @classmethod
     def record(cls, cache: Inspected, path: Path | str, **settings: Any) -> Inspector:
-        """Record what a cache does, into a file for `unified-tree inspect`. Raises OSError for a file that cannot be written.
+        """Record what a cache does, into a file for `unified-tree inspect`. A thread writes the file.
 
-        `record_tree` adds what the tree holds at that time.
+        `record_tree` adds what the tree holds at that time. Raises OSError for a file that cannot be opened. Where it cannot be
+        written later, because the disk is full, say, the recording ends and the cache goes on: see `failure` and the log.
         """
         _require_unwatched(cache)
         return cls(cache, FileSink(Path(path)), **settings)
 
     def step(self) -> None:
-        """Do a slice of work; `PrefixCache.poll` calls it. Never blocks. Cost: `budget_s`, and the one thing begun last."""
+        """Do a slice of work; `PrefixCache.poll` calls it. Never blocks, and never raises: see `failure`.
+
+        Cost: `budget_s`, and the one thing begun last.
+        """
+        self._guarded(self._step)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do what must not raise."""
+        if self.failure is not None:
+            return
+        try:
+            work()
+        except Exception as error:
+            self._observer.failed(error)
+
+    def _step(self) -> None:
         began = perf_counter()
         self._tape.next_step()
         if not self._sink.is_open:
-            self.close()
+            self._leave()  # the page's process is gone; `close` waits for its end, which may take a while
             return
         now_s = self._time_s()
         if not self._sink.flush():
             return
         self._questions += self._sink.take()
-        if self._is_untold:
+        if self._figures is not None:
+            self._tell_figures()
+        elif self._is_untold:
             self._tell_happened()
         elif self._answering is not None:
-            self._answer_on(*self._answering)
+            self._answer_on(began, *self._answering)
         elif self._questions:
             self._answer(self._questions.pop(0))
         elif now_s >= self._due_s:
-            self._due_s = now_s + self._figures_every_s
-            self._tell_figures(now_s)
+            self._take_figures(now_s)
         elif self._leases is not None:
             self._look_at_leases(began)
         elif self._is_begun:
@@ -162,10 +186,20 @@ class Inspector:
         self.longest_step_s = max(self.longest_step_s, perf_counter() - began)
 
     def tell(self) -> None:
-        """Tell now what the cache has counted and what happened, for an engine that will not step for a while."""
+        """Tell now what the cache has counted and what happened, for an engine that will not step for a while.
+
+        Never blocks, and never raises. Nothing is told while the page is behind.
+        """
+        self._guarded(self._tell)
+
+    def _tell(self) -> None:
+        if not self._sink.flush():
+            return
         now_s = self._time_s()
-        self._due_s = now_s + self._figures_every_s
-        self._tell_figures(now_s)
+        if self._figures is not None:
+            self._tell_figures()
+        self._take_figures(now_s)
+        self._tell_figures()
         while self._is_untold:
             self._tell_happened()
         self._sink.flush()
@@ -175,8 +209,14 @@ class Inspector:
 
         Args:
             tokens: its tokens, too, so that prompts can be walked in the recording.
+
+        Waits for the recording's disk. What goes wrong there is in `failure`.
         """
-        self.tell()
+        self._guarded(lambda: self._record_tree(tokens))
+
+    def _record_tree(self, tokens: bool) -> None:
+        self._wait()
+        self._tell()
         now_s = self._time_s()
         leases = HeldLeases(self._cache, self._acquired, now_s)
         while not leases.has_ended:
@@ -187,14 +227,20 @@ class Inspector:
         while not walk.has_ended:
             walk.step(4096)
             self._put_rows(walk)
+            self._wait()
         self._end_tree(walk)
 
     def close(self) -> None:
-        """End the page, or the recording. The cache goes on without. Idempotent."""
-        if self._cache.counters.watcher is self:
-            self._cache.counters.watcher = None
-            _note_owners(self._cache, None)
-        self._sink.close()
+        """End the page, or the recording. The cache goes on without. Idempotent.
+
+        Waits for the page's process, or for the recording's disk; if that fails, `failure` and the log say so.
+        """
+        self._leave()
+        try:
+            self._sink.close()
+        except OSError as error:
+            if self.failure is None:
+                self._observer.failed(error)
         if self._process is not None:
             try:
                 self._process.wait(PAGE_ENDS_S)
@@ -202,6 +248,17 @@ class Inspector:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+    def _wait(self) -> None:
+        """Wait for the disk of a recording."""
+        if isinstance(self._sink, FileSink):
+            self._sink.wait()
+
+    def _leave(self) -> None:
+        """Be told nothing more by the cache."""
+        if self._cache.counters.observer is self._observer:
+            self._cache.counters.watcher = None
+        _note_owners(self._cache, None)
 
     def __enter__(self) -> Inspector:
         return self
@@ -251,11 +308,28 @@ class Inspector:
         """See CacheWatcher."""
         self.step()
 
+    def failed(self, error: Exception) -> None:
+        """See CacheWatcher. The page goes on with what it was told, and says why it is told nothing more."""
+        if self.failure is not None:
+            return
+        self.failure = printable(str(error) or repr(error), LONGEST_FAILURE)
+        _note_owners(self._cache, None)
+        self._walk = self._leases = self._answering = None
+        self._sink.put(encode("stopped", {"why": self.failure}))
+        with suppress(OSError):  # it may be what failed
+            self._sink.flush()
+
     # Slices.
 
-    def _tell_figures(self, now_s: float) -> None:
-        told = {**figures(self._cache), "at_s": now_s, "namespaces": self._namespaces.take()}
-        self._sink.put(encode("figures", told))
+    def _take_figures(self, now_s: float) -> None:
+        """Read the figures; to tell them is work for a step of its own where there are many namespaces."""
+        self._due_s = now_s + self._figures_every_s
+        self._figures = {**figures(self._cache), "at_s": now_s, "namespaces": self._namespaces.take()}
+
+    def _tell_figures(self) -> None:
+        if self._figures is not None:
+            self._sink.put(encode("figures", self._figures))
+        self._figures = None
         self._note_stored()
         self._is_untold = True
 
@@ -291,13 +365,13 @@ class Inspector:
             self._answer_of = {}
             self._answering = (question.fields["question"], self._walked(question))
 
-    def _answer_on(self, question: int, parts: Iterator[dict[str, Any]]) -> None:
-        """Do the next part of a prompt's walk."""
+    def _answer_on(self, began: float, question: int, parts: Iterator[dict[str, Any]]) -> None:
+        """Do the next parts of a prompt's walk, until the time is up."""
         try:
-            self._answer_of.update(next(parts))
-            return
-        except StopIteration:
-            pass
+            for part in parts:
+                self._answer_of.update(part)
+                if part or perf_counter() - began > self._budget_s:  # what has something to say took long
+                    return
         except UnifiedTreeError as error:
             self._answer_of = {"error": str(error)}
         self._answering = None
@@ -311,10 +385,10 @@ class Inspector:
                 return iter([{"error": "this request is too long ago: its tokens are not kept any more"}])
             return prompt_walk(self._cache, key)
         namespace, bigram = question.fields["namespace"], question.fields["bigram"]
-        tokens = np.frombuffer(question.body, np.int64)
-        if not len(tokens) - bigram > 0:
+        if not question.body:
             return iter([{"error": "a prompt has at least one token"}])
-        return prompt_walk(self._cache, Key(tokens, namespace, bigram=bigram, copy=False))
+        elements = memoryview(question.body).toreadonly()
+        return prompt_walk(self._cache, Key.from_elements(elements, namespace, bigram=bigram))
 
     def _begin_tree(self, now_s: float) -> None:
         tree = self._cache.tree

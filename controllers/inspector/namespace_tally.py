@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.causes import LOAD_FAILED
 from unified_tree.miss_cause import MissCause
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.watcher import WatchedRequest
@@ -23,14 +24,14 @@ class NamespaceTally:
 
     def acquired(self, request: WatchedRequest, namespace: str) -> None:
         """Count a request. Cost: O(its misses)."""
-        tokens = self._of(namespace)
+        tokens = self._of(printable(namespace))
         tokens[0] += request.compute_from
         for miss in request.misses:
             tokens[1 + miss.code] += miss.end - miss.begin
 
     def load_failed(self, namespace: str, count: int) -> None:
         """So many tokens that were counted as hits are computed after all."""
-        tokens = self._of(namespace)
+        tokens = self._of(printable(namespace))
         tokens[0] -= count
         tokens[1 + LOAD_FAILED] += count
 

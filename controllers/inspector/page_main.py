@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.inspector.frames import FrameDecoder, encode
 from unified_tree.controllers.inspector.page_server import PageServer
 from unified_tree.controllers.inspector.picture import Picture
+from unified_tree.controllers.inspector.prompt_walk import MAX_PROMPT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,7 @@ class LivePage:
         self._answered = threading.Condition()
         self._question = 0
         self._sending = threading.Lock()
+        self._asking = threading.Lock()
 
     def looked(self) -> None:
         """Somebody looks at the page."""
@@ -58,6 +60,9 @@ class LivePage:
                         self._answered.notify_all()
                 else:
                     self.picture.feed(frame)
+                    if self.picture.stopped is not None:
+                        with self._answered:
+                            self._answered.notify_all()
         self.picture.is_over = True
 
     def keep_asking(self) -> None:
@@ -70,21 +75,42 @@ class LivePage:
             time.sleep(SNAPSHOT_PAUSE_S)
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a prompt walked in the cache; waits for the answer."""
+        """Have a prompt walked in the cache, one at a time; waits for the answer."""
+        tokens = question.get("tokens", [])
+        is_bigram = question.get("bigram", False)
+        left_out = max(0, len(tokens) - is_bigram - MAX_PROMPT_TOKENS)
         fields = {name: value for name, value in question.items() if name != "tokens"}
-        body = array("q", question.get("tokens", [])).tobytes()
+        if not self._asking.acquire(timeout=ANSWER_S):
+            return {"error": f"other prompts are being walked, and have been for {ANSWER_S:g} s"}
+        try:
+            answer = self._ask(fields, elements(tokens[: len(tokens) - left_out], is_bigram=is_bigram))
+            return {**answer, "left_out": left_out} if left_out and "error" not in answer else answer
+        finally:
+            self._asking.release()
+
+    def _ask(self, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self._answered:
+            self._answers.clear()  # of those that came too late
             self._question += 1
             number = self._question
         self._send(encode("walk", {"question": number, **fields}, body))
         with self._answered:
-            if not self._answered.wait_for(lambda: number in self._answers, ANSWER_S):
+            if not self._answered.wait_for(lambda: number in self._answers or self.picture.stopped is not None, ANSWER_S):
                 return {"error": f"the cache has not answered for {ANSWER_S:g} s: it has not been polled"}
-            return self._answers.pop(number)
+            return self._answers.pop(number, {"error": "the cache answers no more"})
 
     def _send(self, frame: bytes) -> None:
         with self._sending:
             self._connection.sendall(frame)
+
+
+def elements(tokens: list[int], *, is_bigram: bool) -> bytes:
+    """Tokens as the elements of a key: so the cache has nothing to do with them but to look."""
+    if not is_bigram:
+        return array("q", tokens).tobytes()
+    pairs = array("q", bytes(16 * max(len(tokens) - 1, 0)))
+    pairs[::2], pairs[1::2] = array("q", tokens[:-1]), array("q", tokens[1:])
+    return pairs.tobytes()
 
 
 def main() -> None:

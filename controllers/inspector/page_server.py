@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
+import threading
 import time
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +18,7 @@ from unified_tree.controllers.inspector.diagnosed import figures_of
 from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.page_process import is_loopback
 from unified_tree.controllers.inspector.tree_picture import TIERS
+from unified_tree.given_files import parse_json
 
 if TYPE_CHECKING:
     import socket
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css", "LICENSE": "text/plain"}
 MAX_BODY_BYTES = 16 << 20
 MAX_LEVELS = 64
+MAX_NAMESPACE = 1 << 16
+"""Characters of a namespace that can be asked for."""
 SHOWN_FINDINGS = 3
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'",
@@ -61,6 +66,7 @@ class PageServer(ThreadingHTTPServer):
         self.token = token
         self.ask = ask
         self.looked = looked
+        self.walking = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes its connection is no error."""
@@ -75,6 +81,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds; a connection on which nothing comes is closed
 
     def do_GET(self) -> None:
         """Files and what the picture shows."""
@@ -98,14 +105,17 @@ class PageHandler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         if not self._is_allowed(url.path, {name: values[0] for name, values in parse_qs(url.query).items()}):
             return
-        length = int(self.headers.get("Content-Length") or 0)
+        given = self.headers.get("Content-Length") or ""
+        length = int(given) if given.isdecimal() and len(given) < 12 else 0
         is_json = self.headers.get("Content-Type") == "application/json"  # which no form of another site can send
         if url.path != "/api/walk" or not is_json or not 0 < length <= MAX_BODY_BYTES:
             self.close_connection = True
             self._send(400, {"error": f"a prompt is posted to /api/walk, as JSON of at most {MAX_BODY_BYTES:,} bytes"})
             return
         try:
-            self._send(200, self.server.ask(_question(json.loads(self.rfile.read(length)))))
+            content = self.rfile.read(length)
+            with self.server.walking:  # prompts are long: one at a time is enough
+                self._send(200, self.server.ask(_question(parse_json(content))))
         except (BadQuestionError, ValueError) as error:
             self._send(400, {"error": str(error)})
 
@@ -119,7 +129,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if name == "time":
             return _over_time(picture, query)
         if name == "events":
-            return picture.events(int(query.get("after", 0)))
+            return picture.events(_number(query, "after", 0))
         if name == "requests":
             return picture.requests()
         if name == "leases":
@@ -132,8 +142,8 @@ class PageHandler(BaseHTTPRequestHandler):
         tree = self.server.picture.tree
         assert tree is not None
         if name == "node":
-            return {"run": tree.run_of_node(int(query["id"]))}
-        run = int(query.get("run", EVERYTHING))
+            return {"run": tree.run_of_node(_number(query, "id"))}
+        run = _number(query, "run", EVERYTHING)
         if not EVERYTHING <= run < len(tree.parent):
             raise BadQuestionError(f"there is no run {run}")
         if name == "run":
@@ -142,7 +152,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if tier not in TIERS:
             raise BadQuestionError(f"there is no tier {tier!r}")
         began = time.perf_counter()
-        shown = flame(tree, run, tier, int(query.get("width", 1200)), min(int(query.get("levels", 24)), MAX_LEVELS))
+        shown = flame(tree, run, tier, _number(query, "width", 1200), min(_number(query, "levels", 24), MAX_LEVELS))
         return {**shown, "took_ms": round(1000 * (time.perf_counter() - began), 2)}
 
     def _is_allowed(self, path: str, query: Mapping[str, str]) -> bool:
@@ -160,7 +170,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if path.startswith("/page/"):
             return True  # scripts and styles, the same for everybody
         given = query.get("token") or self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if hmac.compare_digest(given.encode(), token.encode()):
+        if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode("utf-8", "surrogatepass")):
             return True
         self._refuse(401, "a token is needed: /?token=...")
         return False
@@ -203,15 +213,26 @@ def _over_time(picture: Picture, query: Mapping[str, str]) -> dict[str, Any]:
     return picture.over_time(by_namespace=query.get("by") == "namespace")
 
 
+def _number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A number of a query. Raises BadQuestionError for one that is missing, or none."""
+    given = query.get(name)
+    if given is None and default is not None:
+        return default
+    if given is None or not re.fullmatch("-?[0-9]{1,18}", given):
+        raise BadQuestionError(f"`{name}` is a number")
+    return int(given)
+
+
 def _question(given: Any) -> dict[str, Any]:
     """A question from what was posted: the number of a request, or tokens. Raises BadQuestionError."""
     if not isinstance(given, dict):
         raise BadQuestionError("a prompt is an object with `tokens`, or with `request`")
-    if isinstance(given.get("request"), int):
-        return {"request": given["request"]}
+    request = given.get("request")
+    if type(request) is int and 0 <= request < 1 << 53:
+        return {"request": request}
     tokens, namespace, bigram = given.get("tokens"), given.get("namespace", ""), given.get("bigram", False)
     if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 1 << 63 for token in tokens):
         raise BadQuestionError("`tokens` is a list of token ids")
-    if not isinstance(namespace, str) or not isinstance(bigram, bool):
+    if not isinstance(namespace, str) or not isinstance(bigram, bool) or len(namespace) > MAX_NAMESPACE:
         raise BadQuestionError("`namespace` is a string, and `bigram` true or false")
     return {"tokens": tokens, "namespace": namespace, "bigram": bigram}

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.controllers.inspector.frame_shapes import check_tree
 from unified_tree.controllers.inspector.namespace_timeline import NamespaceTimeline
 from unified_tree.controllers.inspector.timeline import Timeline
 from unified_tree.controllers.inspector.tree_picture import TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS
+from unified_tree.errors import ConfigurationError
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Picture:
         tree: the last whole snapshot; None before the first.
         tokens: the tokens of its nodes, by index, in a recording that has them.
         progress: nodes read of the snapshot under way, and how many there are; None if none is.
-        is_over: no more frames come.
+        is_over: no more frames come; `stopped`: why not, if something went wrong.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class Picture:
         self.tokens: list[bytes] | None = None
         self.progress: tuple[int, int] | None = None
         self.is_over = False
+        self.stopped: str | None = None
         self._timeline = Timeline(len(LABELS))
         self._namespaces = NamespaceTimeline()
         self._events: deque[tuple[int, list[Any]]] = deque(maxlen=MAX_EVENTS)
@@ -77,9 +80,11 @@ class Picture:
             self._rows, self._values, self._edges, self._roots = [], [], [], []
             self.progress = (0, fields["nodes"])
         elif frame.kind == "nodes":
-            self._feed_nodes(fields, frame.body)
+            self._feed_nodes(fields, bytes(frame.body))
         elif frame.kind == "tree ends":
             self._end_tree()
+        elif frame.kind == "stopped":
+            self.stopped, self.is_over, self.progress = fields["why"], True, None
 
     def _feed_figures(self, fields: dict[str, Any]) -> None:
         totals = fields["totals"]
@@ -107,13 +112,17 @@ class Picture:
         self._values.append(body[rows : rows + values])
         self._roots += [(name, bigram, is_retired) for name, bigram, is_retired in fields["roots"]]
         self._edges.append(body[rows + values :])
-        assert self.progress is not None
+        if self.progress is None:
+            raise ConfigurationError("nodes are of a tree that has not begun")
         self.progress = (self.progress[0] + fields["rows"] // COLUMNS, self.progress[1])
 
     def _end_tree(self) -> None:
+        if self.progress is None:
+            raise ConfigurationError("a tree ends that has not begun")
         rows = np.frombuffer(b"".join(self._rows), np.int64)
         values = np.frombuffer(b"".join(self._values), np.int64)
-        page_bytes = [component["page_bytes"] for component in self.cache["components"]]
+        page_bytes = [component["page_bytes"] for component in self.cache.get("components", ())]
+        check_tree(rows.reshape(-1, COLUMNS), values, len(self._roots), len(page_bytes))
         tree = TreePicture(rows, values, self._roots, page_bytes, self._begun["clock"], self._begun["at_s"])
         tree.prepare()
         edges = b"".join(self._edges)
@@ -162,6 +171,7 @@ class Picture:
             "cache": self.cache,
             "figures": self.figures,
             "is_over": self.is_over,
+            "stopped": self.stopped,
             "has_tokens": self.tokens is not None,
             "progress": self.progress,
             "causes": [cause.label for cause in MissCause],

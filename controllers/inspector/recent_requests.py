@@ -6,6 +6,8 @@ import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 MAX_UNTOLD = 32
 MAX_KEYS = 256
 MAX_KEY_TOKENS = 1 << 20
+MAX_COPIED_TOKENS = 1 << 16
+"""Of a prompt that its caller may change, and which would have to be copied in the middle of a step."""
+MAX_MISSES = 256
+"""Of a prompt; a path of many ghosts has more."""
 
 
 class RecentRequests:
@@ -36,7 +42,8 @@ class RecentRequests:
         self.count += 1
         cached = (request.cached_tokens, request.compute_from, request.host_tokens)
         self._untold.append((self.count, now_s, tree_s, key.namespace, request, *cached))
-        if 0 < key.length <= MAX_KEY_TOKENS:
+        most = MAX_KEY_TOKENS if isinstance(key.data, bytes) else MAX_COPIED_TOKENS
+        if 0 < key.length <= most:
             self._keys[self.count] = key.owned()
             self._key_tokens += key.length
             while self._key_tokens > MAX_KEY_TOKENS or len(self._keys) > MAX_KEYS:
@@ -60,7 +67,7 @@ class RecentRequests:
                 {
                     "number": number,
                     "at_s": now_s,
-                    "namespace": namespace,
+                    "namespace": printable(namespace),
                     "prompt": request.prompt_tokens,
                     "cached": cached,
                     "compute_from": compute_from,
@@ -72,21 +79,21 @@ class RecentRequests:
 
 
 def misses_shown(misses: Sequence[Miss], names: Sequence[str], now_s: float) -> list[dict[str, Any]]:
-    """Misses for a page; `now_s` is on the clock of evictions."""
-    return [_miss(miss, names, now_s) for miss in misses]
+    """The first MAX_MISSES misses for a page; `now_s` is on the clock of evictions."""
+    return [_miss(miss, names, now_s) for miss in misses[:MAX_MISSES]]
 
 
 def _miss(miss: Miss, names: Sequence[str], now_s: float) -> dict[str, Any]:
     shown: dict[str, Any] = {"cause": miss.code, "begin": miss.begin, "end": miss.end}
     if miss.detail is not None:
-        shown["detail"] = miss.detail
+        shown["detail"] = printable(miss.detail)
     eviction = miss.eviction
     if eviction is not None:
         shown["evicted"] = {
             "component": names[eviction.component],
             "tier": int(eviction.tier),
             "ago_s": round(now_s - eviction.at_s, 3),
-            "for": eviction.beneficiary,
+            "for": None if eviction.beneficiary is None else printable(eviction.beneficiary),
         }
     return shown
 

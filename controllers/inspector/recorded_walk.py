@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.inspector.tree_walk import COMPONENT_MASK, LOCKED, ON_HOST, PAGES_SHIFT, STRANDED
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,8 +42,9 @@ def recorded_walk(picture: Picture, question: Mapping[str, Any]) -> dict[str, An
     if not is_gated and path and tree.rows[path[-1], 5]:
         reachable = min(known, (length - 1) // page * page)
     return {
-        "namespace": namespace,
+        "namespace": printable(namespace),
         "prompt": length,
+        "left_out": 0,
         "device": None,
         "reachable": reachable,
         "rebuild_tokens": 0,
@@ -57,7 +59,7 @@ def recorded_walk(picture: Picture, question: Mapping[str, Any]) -> dict[str, An
 
 def _top(tree: TreePicture, namespace: str, bigram: bool) -> int | None:
     """The number of a namespace that is still valid."""
-    return next((i for i, root in enumerate(tree.roots) if root == (namespace, bigram, False)), None)
+    return next((i for i, root in enumerate(tree.roots) if root == (printable(namespace), bigram, False)), None)
 
 
 def _path(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.inspector.frame_shapes import checked
 from unified_tree.controllers.inspector.frames import read_frames
 from unified_tree.controllers.inspector.page_process import listen, token_for, url_of
 from unified_tree.controllers.inspector.page_server import PageServer
 from unified_tree.controllers.inspector.picture import Picture
 from unified_tree.controllers.inspector.recorded_walk import recorded_walk
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import open_given
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +23,12 @@ def read_recording(path: Path) -> Picture:
     """What a recording shows at its end. Raises ConfigurationError for a file that is none, or cannot be read."""
     picture = Picture()
     try:
-        with gzip.open(path, "rb") as stream:
+        with open_given(path) as file, gzip.GzipFile(fileobj=file, mode="rb") as stream:
             for frame in read_frames(stream):
-                picture.feed(frame)
+                picture.feed(checked(frame, picture.cache.get("components", ())))
     except EOFError:
         pass  # whoever wrote it was stopped
-    except (OSError, zlib.error, json.JSONDecodeError, KeyError) as error:
+    except (OSError, zlib.error, ConfigurationError) as error:
         raise ConfigurationError(f"{path}: cannot be read as a recording of an inspector: {error}") from error
     if not picture.cache:
         raise ConfigurationError(f"{path}: there is nothing in this recording")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from unified_tree.controllers.inspector.frames import MAGIC, FrameDecoder
+from unified_tree.controllers.inspector.frames import MAGIC, QuestionReader
 
 if TYPE_CHECKING:
     import socket
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.inspector.frames import Frame
 
 PIECE_BYTES = 1 << 16
-QUESTION_BYTES = 1 << 18
-"""As much of a pasted prompt is received in a step; it takes less than 0.1 ms, and a long prompt fewer steps."""
+WAITING_BYTES = 8 << 20
+"""While more than this waits to be written into a file, an inspector does nothing."""
+FILE_ENDS_S = 30.0
+"""So long the end of a recording waits for its disk."""
 
 
 class Sink(Protocol):
@@ -29,10 +33,12 @@ class Sink(Protocol):
     is_open: bool
 
     def put(self, frame: bytes) -> None:
-        """Take a frame."""
+        """Take a frame. Never blocks, and never raises."""
 
     def flush(self) -> bool:
-        """Pass on what can be passed on without waiting; whether nothing is left."""
+        """Pass on what can be passed on without waiting; whether there is room for more. Raises OSError where nothing more can
+        be passed on, ever.
+        """
         ...
 
     def take(self) -> list[Frame]:
@@ -40,7 +46,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """No more frames come. Idempotent."""
+        """No more frames come. Idempotent. Raises OSError if not all was passed on that had to be."""
 
 
 class SocketSink:
@@ -51,8 +57,7 @@ class SocketSink:
         self.is_open = True
         self._connection = connection
         self._pending: deque[memoryview] = deque()
-        self._decoder = FrameDecoder()
-        self._received = memoryview(bytearray(QUESTION_BYTES))
+        self._questions = QuestionReader()
 
     def put(self, frame: bytes) -> None:
         """See Sink."""
@@ -77,19 +82,17 @@ class SocketSink:
         return True
 
     def take(self) -> list[Frame]:
-        """See Sink."""
+        """See Sink. One system call."""
         if not self.is_open:
             return []
         try:
-            size = self._connection.recv_into(self._received)
+            question = self._questions.read(self._connection)
         except BlockingIOError:
             return []
-        except OSError:
-            size = 0
-        if not size:
+        except OSError:  # the page's process is gone
             self.close()
             return []
-        return list(self._decoder.feed(self._received[:size]))
+        return [] if question is None else [question]
 
     def close(self) -> None:
         """See Sink. The page's process ends by it."""
@@ -99,26 +102,100 @@ class SocketSink:
 
 
 class FileSink:
-    """A recording. Raises OSError where the file cannot be written."""
+    """A recording. A thread writes it, so that no step waits for a disk. Raises OSError where it cannot be begun."""
 
     def __init__(self, path: Path) -> None:
         self.is_open = True
-        self._file = gzip.open(path, "wb", compresslevel=1)  # noqa: SIM115  open until `close`
-        self._file.write(MAGIC)
+        self._failure: OSError | None = None
+        self._path = path
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque((MAGIC,))
+        self._waiting_bytes = 0
+        self._is_ending = self._is_awaited = self._is_flushing = False
+        opened = open(path, "wb", opener=_open_without_waiting)  # noqa: SIM115  the thread closes it
+        self._file = gzip.GzipFile(fileobj=opened, filename="", mode="wb", compresslevel=1)
+        self._opened = opened
+        self._thread = threading.Thread(target=self._write, name="unified_tree recording", daemon=True)
+        self._thread.start()
 
     def put(self, frame: bytes) -> None:
         """See Sink."""
-        self._file.write(frame)
+        with self._changed:
+            if self.is_open and self._failure is None:
+                self._waiting.append(frame)
+                self._waiting_bytes += len(frame)
+                self._changed.notify_all()
 
     def flush(self) -> bool:
         """See Sink."""
-        return True
+        if self._failure is not None:
+            raise self._failure
+        return self._waiting_bytes <= WAITING_BYTES
+
+    def wait(self) -> None:
+        """Wait until the disk has all that was put. Raises OSError as `flush`."""
+        with self._changed:
+            self._is_awaited = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.flush() and not self._is_awaited)
 
     def take(self) -> list[Frame]:
         """See Sink; a file asks nothing."""
         return []
 
     def close(self) -> None:
-        """See Sink."""
-        self.is_open = False
-        self._file.close()
+        """See Sink. Waits for the disk, FILE_ENDS_S at most."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        self._thread.join(FILE_ENDS_S)
+        with self._changed:
+            if self._thread.is_alive():
+                self._failure = TimeoutError(f"{self._path}: the disk has not taken all of it for {FILE_ENDS_S:g} s")
+            self.is_open = False
+            self._forget()
+        if self._failure is not None:
+            raise self._failure
+
+    def _write(self) -> None:
+        """Write what is put, in a thread of its own."""
+        unflushed = 0
+        try:
+            with self._opened, self._file:
+                while (frame := self._next()) is not None:
+                    self._file.write(frame)
+                    unflushed += len(frame)
+                    if not frame or unflushed > PIECE_BYTES:  # so that a full disk is seen early, and a crash costs little
+                        self._file.flush()
+                        unflushed = 0
+        except OSError as error:
+            with self._changed:
+                self._failure = OSError(error.errno, f"{error.strerror or error}", str(self._path))
+                self._forget()
+
+    def _next(self) -> bytes | None:
+        """The oldest frame that waits; an empty one where somebody waits for all to be written; None if no more come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_ending or self._is_awaited)
+            if self._waiting:
+                frame = self._waiting.popleft()
+                self._waiting_bytes = max(0, self._waiting_bytes - len(frame))
+                return frame
+            if self._is_awaited and not self._is_flushing:
+                self._is_flushing = True
+                return b""
+            self._is_awaited = self._is_flushing = False
+            self._changed.notify_all()
+            return None if self._is_ending else b""
+
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._changed.notify_all()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opens a file; one that would wait for somebody to read it, a FIFO, is an error."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -16,6 +18,8 @@ EVENT_FIELDS = (
 """Of an event as it is told."""
 MAX_OWNERS = 4
 """Of an eviction the namespaces that lost most; the others are one."""
+MAX_COUNTED_OWNERS = 64
+"""Of an event the namespaces that are told apart until then."""
 
 
 class Event:
@@ -34,14 +38,15 @@ class Event:
         self.at_s = at_s
         self.merged = 0
         self.counts = [0, 0, 0, 0, 0]
-        self.owners: dict[str, int] = {}
+        self.owners: dict[str | None, int] = {}
 
     def told(self) -> list[Any]:
         """For the page, its owners as pairs, the first the one that lost most; None are others."""
-        owners: list[tuple[str | None, int]] = sorted(self.owners.items(), key=lambda entry: -entry[1])
+        owners = sorted(self.owners.items(), key=lambda entry: (entry[0] is None, -entry[1]))
+        shown = [(None if name is None else printable(name), count) for name, count in owners[:MAX_OWNERS]]
         if len(owners) > MAX_OWNERS:
-            owners[MAX_OWNERS:] = [(None, sum(count for _, count in owners[MAX_OWNERS:]))]
-        return [self.merged, *self.counts, owners]
+            shown.append((None, sum(count for _, count in owners[MAX_OWNERS:])))
+        return [self.merged, *self.counts, shown]
 
 
 class Tape:
@@ -81,10 +86,16 @@ class Tape:
         event.merged += 1
         event.counts = [before + added for before, added in zip(event.counts, counts, strict=True)]
         for namespace, count in (owners or {}).items():
-            event.owners[namespace] = event.owners.get(namespace, 0) + count
+            is_told = namespace in event.owners or len(event.owners) < MAX_COUNTED_OWNERS
+            name = namespace if is_told else None
+            event.owners[name] = event.owners.get(name, 0) + count
 
     def take(self, limit: int) -> list[list[Any]]:
         """The oldest events, which were not told before, each with EVENT_FIELDS."""
         taken = list(islice(self._events, limit))
         events = [(names, self._events.pop(names)) for names in taken]
-        return [[event.at_s, *names[1:], *event.told()] for names, event in events]
+        return [[event.at_s, *map(_shown, names[1:]), *event.told()] for names, event in events]
+
+
+def _shown(name: Any) -> Any:
+    return printable(name) if isinstance(name, str) else name

@@ -21,6 +21,7 @@ from unified_tree.controllers.inspector.tree_walk import (
     PAGES_SHIFT,
     STRANDED,
 )
+from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
+CIRCLE = "nodes stand below themselves"
 TIERS = ("device", "host", "both")
+
+
+def _most_rounds(count: int) -> int:
+    """How often pointers are doubled until all of a path of so many are followed, and it is seen that they are."""
+    return count.bit_length() + 2
 
 
 class TreePicture:
@@ -87,11 +94,13 @@ class TreePicture:
         head = np.arange(count)
         goes_on = (above >= 0) & (children[above] == 1)
         head[goes_on] = above[goes_on]
-        while True:
+        for _ in range(_most_rounds(count)):
             further = head[head]
             if np.array_equal(further, head):
                 break
             head = further
+        else:
+            raise ConfigurationError(CIRCLE)
         self.first = np.flatnonzero(head == np.arange(count))
         number = np.empty(count, np.int64)
         number[self.first] = np.arange(len(self.first))
@@ -135,12 +144,14 @@ class TreePicture:
         is_root = self.parent < 0
         jump = np.where(is_root, np.arange(count), self.parent)
         depth = (~is_root).astype(np.int64)
-        while True:
+        for _ in range(_most_rounds(count)):
             added = depth[jump]
             if not added.any():
                 break
             depth = depth + added
             jump = jump[jump]
+        else:
+            raise ConfigurationError(CIRCLE)
         order = np.argsort(depth, kind="stable")
         edges = np.searchsorted(depth[order], np.arange(1, depth.max(initial=0) + 2))
         return [order[begin:end] for begin, end in pairwise(edges.tolist())][::-1]

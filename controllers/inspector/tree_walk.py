@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.node_table import IDS_A_SHELF
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.node import Node, Root
@@ -40,6 +41,7 @@ class TreeWalk:
     __slots__ = (
         "_at",
         "_has_tokens",
+        "_is_second",
         "_last_id",
         "_nodes",
         "_numbers",
@@ -58,6 +60,7 @@ class TreeWalk:
         self._has_tokens = has_tokens
         self._numbers = sorted(state.nodes.shelf_numbers(), reverse=True)
         self._last_id: int = state.last_node_id
+        self._is_second = False
         self._nodes: list[Node] = []
         self._at = 0
         self._root_numbers: dict[Root, int] = {}
@@ -71,8 +74,10 @@ class TreeWalk:
     def step(self, limit: int) -> None:
         """Read up to so many nodes. Cost: O(limit), and a shelf of ids."""
         while limit > 0 and not self.has_ended:
-            if self._at == len(self._nodes) and not self._next_shelf():
-                return
+            if self._at == len(self._nodes):
+                if not self._next_shelf():
+                    return
+                limit -= 1  # a shelf may be empty by now
             last = min(self._at + limit, len(self._nodes))
             limit -= last - self._at
             for i in range(self._at, last):
@@ -86,19 +91,20 @@ class TreeWalk:
         return taken
 
     def _next_shelf(self) -> bool:
+        """Go on to the next shelf; those that were added since the walk began come last. Cost: O(nodes of a shelf)."""
         if not self._numbers:
-            first = self._last_id
-            if first < 0:
+            if self._is_second:
                 self.has_ended = True
                 self._nodes = []
                 return False
-            self._last_id = -1
-            added = [number for number in self._state.nodes.shelf_numbers() if (number + 1) * IDS_A_SHELF > first + 1]
-            self._nodes = [node for number in added for node in self._state.nodes.on_shelf(number) if node.id > first]
+            self._is_second = True
+            added = [number for number in self._state.nodes.shelf_numbers() if (number + 1) * IDS_A_SHELF > self._last_id + 1]
+            self._numbers = sorted(added, reverse=True)
+            self._nodes = []
+        elif self._is_second:
+            self._nodes = [node for node in self._state.nodes.on_shelf(self._numbers.pop()) if node.id > self._last_id]
         else:
-            self._nodes = self._state.nodes.on_shelf(self._numbers.pop())
-            if self._last_id >= 0:
-                self._nodes = [node for node in self._nodes if node.id <= self._last_id]
+            self._nodes = [node for node in self._state.nodes.on_shelf(self._numbers.pop()) if node.id <= self._last_id]
         self._at = 0
         return True
 
@@ -109,7 +115,7 @@ class TreeWalk:
         number = self._root_numbers.get(root, -1)
         if number < 0:
             number = self._root_numbers[root] = len(self._root_numbers)
-            self.roots.append((root.name[0], root.name[1], root.is_retired))
+            self.roots.append((printable(root.name[0]), root.name[1], root.is_retired))
         count, touched = 0, 0
         values = self.values
         for tier in range(2):

@@ -37,24 +37,16 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.staged_pair import StagedPair
 
 __all__ = [
-    "ArenaPair",
-    "BlockArena",
     "BlockLayout",
     "BlockTables",
-    "DevicePool",
-    "HostArena",
     "HostLayout",
-    "HostPool",
     "PageFormat",
     "PageMover",
-    "PagePair",
     "Part",
-    "StagedPair",
     "check_host_memory",
     "formats_of",
     "host_budget",
     "host_memory_available",
-    "host_pools",
     "indexer_format",
     "mha_format",
     "mla_format",
@@ -62,6 +54,17 @@ __all__ = [
     "raw_format",
     "state_format",
 ]
+if TYPE_CHECKING:
+    __all__ += [
+        "ArenaPair",
+        "BlockArena",
+        "DevicePool",
+        "HostArena",
+        "HostPool",
+        "PagePair",
+        "StagedPair",
+        "host_pools",
+    ]  # not without extras: a star import would fail
 
 _TENSORS = {
     "ArenaPair": "block_arena",

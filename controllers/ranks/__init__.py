@@ -23,7 +23,6 @@ __all__ = [
     "Agreement",
     "Consensus",
     "Decision",
-    "DistributedConsensus",
     "Finished",
     "LocalConsensus",
     "MessageShape",
@@ -31,6 +30,8 @@ __all__ = [
     "Reduction",
     "TickedConsensus",
 ]
+if TYPE_CHECKING:
+    __all__ += ["DistributedConsensus"]  # not without extras: a star import would fail
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import sys
 
@@ -16,6 +18,10 @@ EXTRAS = {
 
 def main() -> None:
     """Run the command line. Exit code 2 and one line on stderr for everything that is wrong with the input."""
+    logging.getLogger("unified_tree.cache").addHandler(logging.NullHandler())  # a command says itself what went wrong
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
     sys.path.append(os.getcwd())  # where MODULE:FACTORY is looked for last
     try:
         from unified_tree.controllers.replay.commands import app

@@ -14,7 +14,7 @@ from unified_tree.controllers.inspector.inspect_command import inspect_command
 from unified_tree.controllers.replay.arguments import Arguments
 from unified_tree.controllers.replay.certificate import certified
 from unified_tree.controllers.replay.composition_tables import print_models
-from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
+from unified_tree.controllers.replay.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
 from unified_tree.controllers.replay.plan import report_specs, sweep_specs
 from unified_tree.controllers.replay.progress_bar import progress_bar
 from unified_tree.controllers.replay.report import print_columns, print_header, print_rows
@@ -26,9 +26,12 @@ from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.sizing.learned_split import learned_split
 from unified_tree.controllers.sizing.size_command import size_command
 from unified_tree.errors import UnifiedTreeError
+from unified_tree.printable import printable
 
+RATIO = Number(min=1e-6, max=1e6)
 WRONG_BYTES = 1
 BAD_INPUT = 2
+LONGEST_MESSAGE = 2000
 
 
 class OneLineErrors(click.Group):
@@ -53,7 +56,7 @@ class OneLineErrors(click.Group):
 
 
 def _complain(message: str) -> NoReturn:
-    click.echo("error: " + " ".join(message.split()), err=True)
+    click.echo("error: " + printable(" ".join(message.split()), LONGEST_MESSAGE), err=True)
     sys.exit(BAD_INPUT)
 
 
@@ -102,8 +105,8 @@ def replay_command(**given: Any) -> int:
 
 
 @app.command(name="models")
-@click.option("--page-size", type=int, help="Tokens a page.  [default: 64, or what the model needs]")
-@click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel ranks; the bytes are those of one.")
+@click.option("--page-size", type=TOKENS, help="Tokens a page.  [default: 64, or what the model needs]")
+@click.option("--tp", type=TOKENS, default=1, show_default=True, help="Tensor-parallel ranks; the bytes are those of one.")
 def models_command(page_size: int | None, tp: int) -> None:
     """List the built-in models with their components and what each keeps."""
     models = [composition_for(name, page_size=page_size, tensor_parallel=tp) for name in model_names()]
@@ -111,16 +114,16 @@ def models_command(page_size: int | None, tp: int) -> None:
 
 
 @app.command(name="sglang-check")
-@click.argument("model_path", type=click.Path(exists=True))
-@click.option("--device-gib", type=click.FloatRange(min=0, min_open=True), help="Device memory of a rank for the cache.")
-@click.option("--host-gib", type=click.FloatRange(min=0, min_open=True), help="Host memory of a rank; needs --device-gib.")
-@click.option("--page-size", type=click.IntRange(min=1), default=1, show_default=True, help="Tokens a page.")
-@click.option("--tp", "tensor_parallel", type=int, default=1, show_default=True, help="Ranks; the bytes are those of one.")
+@click.argument("model_path", type=GivenPath(exists=True))
+@click.option("--device-gib", type=GIB_COUNT, help="Device memory of a rank for the cache.")
+@click.option("--host-gib", type=GIB_COUNT, help="Host memory of a rank; needs --device-gib.")
+@click.option("--page-size", type=click.IntRange(min=1, max=1 << 24), default=1, show_default=True, help="Tokens a page.")
+@click.option("--tp", "tensor_parallel", type=TOKENS, default=1, show_default=True, help="Ranks; the bytes are those of one.")
 @click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of keys, values and latents.")
 @click.option("--eagle", "is_eagle", is_flag=True, help="Speculative decoding with EAGLE.")
 @click.option("--extra-buffer", "has_extra_buffer", is_flag=True, help="States are saved in the extra buffer.")
-@click.option("--swa-full-tokens-ratio", type=float, default=0.8, show_default=True, help="SGLang's.")
-@click.option("--mamba-full-memory-ratio", type=float, default=0.9, show_default=True, help="SGLang's.")
+@click.option("--swa-full-tokens-ratio", type=RATIO, default=0.8, show_default=True, help="SGLang's.")
+@click.option("--mamba-full-memory-ratio", type=RATIO, default=0.9, show_default=True, help="SGLang's.")
 def sglang_check_command(model_path: str, device_gib: float | None, host_gib: float | None, **given: Any) -> int:
     """Say what SGLang with `--radix-cache-backend unified_tree` would cache for a model.
 
@@ -136,7 +139,7 @@ def sglang_check_command(model_path: str, device_gib: float | None, host_gib: fl
 @app.command(name="doctor")
 @click.argument("source")
 @click.option("--token", envvar="UNIFIED_TREE_TOKEN", help="That the endpoint asks for.")
-@click.option("--limit", type=click.IntRange(min=1), default=5, show_default=True, help="Findings a cache.")
+@click.option("--limit", type=click.IntRange(min=1, max=1000), default=5, show_default=True, help="Findings a cache.")
 def doctor_command(source: str, token: str | None, limit: int) -> None:
     """Say what costs a cache its hits, and which setting changes that.
 

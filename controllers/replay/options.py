@@ -44,10 +44,27 @@ class Number(click.FloatRange):
         return number if isfinite(number) else self.fail(f"{number} is not a finite number.", param, ctx)
 
 
-FILE = click.Path(path_type=Path)
+class GivenPath(click.Path):
+    """A path that a file can have."""
+
+    def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> Any:
+        """See click.ParamType.convert."""
+        if "\0" in str(value):
+            self.fail("a file's name has no NUL.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = GivenPath(path_type=Path)
 GIB_COUNT = Number(min=0, min_open=True, max=MAX_GIB)
-POSITIVE = Number(min=0, min_open=True)
-ONE_OR_MORE = click.IntRange(min=1)
+POSITIVE = Number(min=1e-9, max=1e12)
+ONE_OR_MORE = click.IntRange(min=1, max=1 << 32)
+TOKENS = click.IntRange(max=1 << 24)
+SOME = click.IntRange(max=1 << 32)
+"""Bounded above here, and below by the settings that they become."""
+REQUESTS = click.IntRange(min=1, max=10_000_000)
+BLOCK = click.IntRange(min=1, max=1 << 24)
+LAYERS = click.IntRange(max=1 << 12)
+SEED = click.IntRange(min=0, max=(1 << 63) - 1)
 
 
 def _option(name: str, kind: Any, text: str, default: Any = None, **more: Any) -> click.Option:
@@ -58,10 +75,10 @@ GROUPS: dict[str, list[click.Option]] = {
     "Model": [
         _option("--model", None, f"A built-in model, see `unified-tree models`.  [default: {DEFAULT_MODEL}]"),
         _option("--config", FILE, "A model's config.json (Hugging Face)."),
-        _option("--page-size", int, "Tokens a page.  [default: 64, or what the model needs]"),
-        _option("--tp", int, "Tensor-parallel ranks.", 1),
+        _option("--page-size", TOKENS, "Tokens a page.  [default: 64, or what the model needs]"),
+        _option("--tp", TOKENS, "Tensor-parallel ranks.", 1),
         _option("--kv-dtype", str, "Type of keys and values.", "bfloat16"),
-        _option("--draft", int, "Draft (MTP, EAGLE) layers shaped like the model's own.", 0),
+        _option("--draft", LAYERS, "Draft (MTP, EAGLE) layers shaped like the model's own.", 0),
     ],
     "Device memory": [
         _option("--device-gib", GIB_COUNT, "Device memory for the cache, GiB a rank.", DEFAULT_DEVICE_GIB),
@@ -126,7 +143,7 @@ GROUPS: dict[str, list[click.Option]] = {
         ),
         _option(
             "--storage-latency-us",
-            Number(min=0),
+            Number(min=0, max=1e12),
             f"Modelled latency of each of its calls, µs.  [default: {storage_settings.DEFAULT_LATENCY_US:g}]",
         ),
         _option(
@@ -136,9 +153,9 @@ GROUPS: dict[str, list[click.Option]] = {
         ),
     ],
     "Server": [
-        _option("--concurrency", int, "Requests running at once.", 32),
-        _option("--chunk-tokens", int, "Prompt tokens a step.", 8192),
-        _option("--step-ms", float, "Milliseconds a step.", 20.0),
+        _option("--concurrency", SOME, "Requests running at once.", 32),
+        _option("--chunk-tokens", SOME, "Prompt tokens a step.", 8192),
+        _option("--step-ms", Number(), "Milliseconds a step.", 20.0),
         _option(
             "--prefill-tflops",
             POSITIVE,
@@ -147,14 +164,16 @@ GROUPS: dict[str, list[click.Option]] = {
         ),
     ],
     "Workload": [
-        _option("--requests", ONE_OR_MORE, "Replay so many requests.  [default: all of a trace, 6000 built-in ones]"),
-        _option("--time-scale", float, "Factor on arrival times; 0: all at once.", 1.0),
-        _option("--block-size", ONE_OR_MORE, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
-        _option("--session-gap-s", Number(min=0), "Mean time between two sessions' starts.", 30.0),
-        _option("--seed", click.IntRange(min=0), "Of the built-in workload and of sessions' starts.", 0),
+        _option("--requests", REQUESTS, "Replay so many requests.  [default: all of a trace, 6000 built-in ones]"),
+        _option("--time-scale", Number(), "Factor on arrival times; 0: all at once.", 1.0),
+        _option("--block-size", BLOCK, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
+        _option("--session-gap-s", Number(min=0, max=1e9), "Mean time between two sessions' starts.", 30.0),
+        _option("--seed", SEED, "Of the built-in workload and of sessions' starts.", 0),
         *(
             _option(
-                f"--{name.replace('_', '-')}", int, f"{MULTITURN}: {text}  [default: {getattr(MultiturnOptions(), name):,}]"
+                f"--{name.replace('_', '-')}",
+                REQUESTS,
+                f"{MULTITURN}: {text}  [default: {getattr(MultiturnOptions(), name):,}]",
             )
             for name, text in MULTITURN_COUNTS.items()
         ),
@@ -179,7 +198,7 @@ GROUPS: dict[str, list[click.Option]] = {
             "Record the first policy's row for `unified-tree inspect`: figures, evictions, requests, and its tree at the end.",
         ),
         _option("--plot plot_path", FILE, "Draw the rows (.png, .svg, .pdf); replays some more."),
-        _option("--jobs", ONE_OR_MORE, "Rows replayed at once, each in a process.  [default: one a core]"),
+        _option("--jobs", click.IntRange(min=1, max=1024), "Rows replayed at once, each in a process.  [default: one a core]"),
     ],
 }
 

@@ -32,7 +32,11 @@ class OutputFiles:
     def check(self) -> None:
         """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
         for path in (self.csv, self.json, self.plot, self.figures, self.inspect):
-            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            try:
+                fits = path is None or (not path.is_dir() and path.absolute().parent.is_dir())
+            except OSError as error:
+                raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+            if not fits:
                 raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
         if self.plot is not None:
             if self.plot.suffix.lower() not in PLOT_ENDINGS:

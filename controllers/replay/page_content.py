@@ -28,7 +28,7 @@ def prefix_digests(namespace: str, tokens: NDArray[np.int64], page_size: int) ->
 
     Cost: one hash of a page's tokens a page.
     """
-    digest = blake2b(namespace.encode(), digest_size=DIGEST_BYTES).digest()
+    digest = blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
     digests = [digest]
     data, stride = tokens.tobytes(), page_size * tokens.itemsize
     for start in range(0, len(data) - stride + 1, stride):
@@ -39,7 +39,9 @@ def prefix_digests(namespace: str, tokens: NDArray[np.int64], page_size: int) ->
 
 def component_digest(name: str) -> Digests:
     """What makes a component's content its own, uint64 [8]."""
-    return np.frombuffer(blake2b(name.encode(), digest_size=DIGEST_BYTES, person=b"component").digest(), np.uint64)
+    return np.frombuffer(
+        blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"component").digest(), np.uint64
+    )
 
 
 def page_contents(digests: Digests, component: Digests, page_bytes: int) -> Bytes:

@@ -26,6 +26,7 @@ from unified_tree.controllers.replay.step_clock import StepClock
 from unified_tree.controllers.replay.timed_cache import TimedCache
 from unified_tree.controllers.replay.traffic import Traffic
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,10 @@ def _replay(
             clairvoyance.attach(cache)
         inspector = None
         if spec.recording is not None:
-            inspector = Inspector.record(cache, spec.recording, time_s=lambda: clock.now_s)
+            try:
+                inspector = Inspector.record(cache, spec.recording, time_s=lambda: clock.now_s)
+            except OSError as error:
+                raise ConfigurationError(f"{spec.recording}: cannot be written: {error.strerror or error}") from error
             open_things.enter_context(inspector)
             progress = _followed(inspector, progress)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
@@ -108,6 +112,8 @@ def _replay(
         wall_s = perf_counter() - start_s
         if inspector is not None:
             inspector.record_tree()
+            if inspector.failure is not None:
+                raise ConfigurationError(f"{spec.recording}: cannot be written: {inspector.failure}")
         counters.look_at_pools()
         served = counters.requests[counters.requests["is_served"]]
         turned_away = counters.requests[~counters.requests["is_served"]]

@@ -11,6 +11,7 @@ from unified_tree.controllers.replay.block_trace import is_block_record, read_bl
 from unified_tree.controllers.replay.session_trace import is_session_record, read_session_trace
 from unified_tree.controllers.replay.trace_records import read_records
 from unified_tree.errors import TraceError
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -47,7 +48,7 @@ def read_trace(path: str | PathLike[str], options: TraceOptions | None = None) -
     if first is None:
         raise TraceError(f"{path}: holds no requests; a trace is one JSON object a line")
     records = chain((first,), records)
-    name = Path(path).name
+    name = printable(Path(path).name)
     if is_session_record(first):
         workload = read_session_trace(
             name,

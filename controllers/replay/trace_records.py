@@ -7,20 +7,20 @@ never by the file's name. A directory stands for the files in it, in the order o
 from __future__ import annotations
 
 import gzip
-import json
+import os
 import zlib
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from unified_tree.controllers.replay.workload import pack_runs
 from unified_tree.errors import TraceError
+from unified_tree.given_files import NotJsonError, open_given, parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader
+    from pathlib import Path
 
     from unified_tree.controllers.replay.workload import Int64s
 
@@ -28,6 +28,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_TOKENS = 1 << 26
 """A longer prompt or answer is taken for a mistake."""
 MAX_SECONDS = 1e12
+MAX_LINE_BYTES = 1 << 28
 
 
 class Record:
@@ -44,9 +45,7 @@ class Record:
 
     def error(self, what: str, value: Any) -> TraceError:
         """The error to raise about this record: place, what is wrong, the value (shortened)."""
-        shown = json.dumps(value, default=str)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return TraceError(f"{self.where}: {self.path or 'the line'} {what}: {shown}")
+        return TraceError(f"{self.where}: {self.path or 'the line'} {what}: {shown(value)}")
 
     def field(self, name: str) -> Any:
         """The value of a field that must be there."""
@@ -115,8 +114,11 @@ def read_records(path: Path) -> Iterator[Record]:
 
     Raises TraceError for a file that cannot be read, is not text, or holds something that is not JSON.
     """
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and ".json" in file.name)
+    if os.path.isdir(path):
+        try:
+            files = sorted(file for file in path.iterdir() if file.is_file() and ".json" in file.name)
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
         if not files:
             raise TraceError(f"{path}: the directory holds no .json or .jsonl file")
         for file in files:
@@ -125,31 +127,35 @@ def read_records(path: Path) -> Iterator[Record]:
     line_number = 0
     try:
         with _open(path) as stream:
-            for line_number, line in enumerate(stream, start=1):
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                line_number += 1
                 if line_number == 1 and line.strip() in (b"{", b"["):
-                    yield from _parse(line + stream.read(), path, 1)
-                elif line.strip():
+                    line += stream.read(MAX_LINE_BYTES)
+                if len(line) > MAX_LINE_BYTES:
+                    raise TraceError(f"{path}:{line_number}: is longer than {MAX_LINE_BYTES:,} bytes")
+                if line.strip():
                     yield from _parse(line, path, line_number)
     except (OSError, EOFError, zlib.error) as error:
         place = f"{path}:{line_number + 1}" if line_number else f"{path}"
         raise TraceError(f"{place}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _open(path: Path) -> gzip.GzipFile | BufferedReader:
-    with path.open("rb") as stream:
-        zipped = stream.read(2) == GZIP_MAGIC
-    return gzip.open(path, "rb") if zipped else path.open("rb")
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """A file, unzipped if it is zipped. It is opened once, for it may be a pipe."""
+    with open_given(path) as stream:
+        if stream.peek(2)[:2] != GZIP_MAGIC:
+            yield stream
+            return
+        with gzip.GzipFile(fileobj=stream, mode="rb") as unzipped:
+            yield cast("IO[bytes]", unzipped)
 
 
 def _parse(text: bytes, path: Path, line_number: int) -> Iterator[Record]:
     """The object, or list of objects, in `text`, which starts at `line_number`."""
     try:
-        value = json.loads(text.rstrip())
-    except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{path}:{line_number + error.lineno - 1}: is not JSON: {error.msg} at column {error.colno}"
-        ) from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"{path}:{line_number}: is not JSON: {error}") from error
+        value = parse_json(text.rstrip())
+    except NotJsonError as error:
+        raise TraceError(f"{path}:{line_number + error.line - 1}: is not JSON: {error.why}") from error
     for item in value if isinstance(value, list) else [value]:
         yield Record(item, f"{path}:{line_number}")

@@ -189,7 +189,11 @@ class Namespace:
     def __init__(self, name: str, recorder: KVCacheEventRecorder) -> None:
         self.extra_key, self.cache_salt = namespace_parts(name)
         self._recorder = recorder
-        self.seed = b"" if self.cache_salt is None else hashlib.sha256(SALT_TAG + self.cache_salt.encode()).digest()
+        self.seed = (
+            b""
+            if self.cache_salt is None
+            else hashlib.sha256(SALT_TAG + self.cache_salt.encode("utf-8", "surrogatepass")).digest()
+        )
 
     @cached_property
     def lora_name(self) -> str | None:

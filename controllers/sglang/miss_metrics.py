@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import REGISTRY, CollectorRegistry, Counter
 
 from unified_tree.miss_cause import MissCause
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.miss import Miss
@@ -53,5 +54,5 @@ class MissMetrics:
                 component, tier = self._components[eviction.component], eviction.tier.name.lower()
                 self._evicted.labels(**self._labels, component=component, tier=tier).inc(miss.tokens)
             if miss.detail is not None and miss.code != MissCause.OTHER_NAMESPACE:  # namespaces are too many to be labels
-                details = self._details.labels(**self._labels, cause=miss.cause.label, detail=miss.detail)
+                details = self._details.labels(**self._labels, cause=miss.cause.label, detail=printable(miss.detail))
                 details.inc(miss.tokens)

@@ -91,8 +91,8 @@ class Observation:
         controller, storage = (None, None) if tiers is None else (tiers.controller, tiers.storage)
         if self._inspected is not None:
             self._inspected.follow(tree, device, controller, storage)
-            if self.counters.watcher is not None:
-                self.counters.watcher.emptied()
+            if self.counters.observer is not None:
+                self.counters.observer.emptied()
             return
         from unified_tree.controllers.inspector.engine_cache import EngineCache
 
@@ -105,8 +105,8 @@ class Observation:
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""
-        if self.counters.watcher is not None:
-            self.counters.watcher.polled()
+        if self.counters.observer is not None:
+            self.counters.observer.polled()
 
     def close(self) -> None:
         """End the log and the page. Idempotent."""

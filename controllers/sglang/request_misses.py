@@ -7,14 +7,17 @@ that was taken back and computes its prompt again is not booked again: hits and 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.causes import LAST_TOKEN, LOAD_REFUSED
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
+from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
 from unified_tree.miss import Miss
 from unified_tree.miss_cause import MissCause
+from unified_tree.printable import traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
+LOG = logging.getLogger(__name__)
 ACCOUNT: Final = "unified_tree_misses"
 """The attribute of SGLang's requests that holds theirs."""
 TOO_DEAR: Final[tuple[int, str | None]] = (LOAD_REFUSED, "cost")
@@ -150,7 +154,7 @@ class RequestMisses:
         parts: list[Miss] = []
         if count:
             booked = ledger.book(key, key.namespace, count, found, resumed, account.unloaded, in_store)
-            if self._metrics is not None or counters.watcher is not None:
+            if self._metrics is not None or counters.observer is not None:
                 parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)
             account.flight = ledger.in_flight.begin(key, count, account.known)
@@ -165,10 +169,19 @@ class RequestMisses:
         counters.prompt_tokens += prompt
         counters.hit_tokens += resumed
         counters.host_hit_tokens += loaded
-        if counters.watcher is not None:
-            counters.watcher.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
+        if counters.observer is not None:
+            counters.observer.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
         if self._metrics is not None:
-            self._metrics.count(prompt, resumed, parts)
+            self._meter(self._metrics, prompt, resumed, parts)
+
+    def _meter(self, metrics: MissMetrics, prompt: int, resumed: int, parts: list[Miss]) -> None:
+        """Count a request among SGLang's metrics, until that fails: its processes share them by files."""
+        try:
+            metrics.count(prompt, resumed, parts)
+        except Exception as error:
+            self._metrics = None
+            LOG.error("SGLang's metrics of misses failed, and count no more requests: %s", traceback_of(error))
+            self._counters.count_drop(OBSERVER_FAILED)
 
     def published(self, req: Any, up_to: int) -> None:
         """A request has computed `up_to` tokens, and the tree has it up to `req.last_node`. Cost: O(1)."""

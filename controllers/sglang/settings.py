@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,9 +13,12 @@ from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import NotJsonError, parse_json, read_given
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
+MAX_BYTES = 1 << 20
+"""Of that file."""
 MISS_MEMORY_MIB = 64
 """If `misses.memory_mib` is left out and something tells the causes."""
 RANK_TIMEOUT_S = 30.0
@@ -156,19 +159,16 @@ def _mapping(text: str) -> Any:
     """A JSON object, or what the file of that name holds."""
     if not text.startswith("{"):
         try:
-            with open(text, encoding="utf-8") as file:
-                text = file.read()
-        except OSError as error:
+            text = read_given(text, max_bytes=MAX_BYTES).decode("utf-8")
+        except (ConfigurationError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{VARIABLE} is neither a JSON object nor a file: {error}") from error
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
+    with suppress(NotJsonError):
+        return parse_json(text)
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigurationError(f"{VARIABLE} is not JSON, and YAML needs pyyaml") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigurationError(f"{VARIABLE} is neither JSON nor YAML: {' '.join(str(error).split())}") from None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
 from unified_tree.effect import EffectKind
+from unified_tree.printable import traceback_of
+
+LOG = logging.getLogger(__name__)
 
 
 class MeteredCounters(CacheCounters):
@@ -22,7 +27,16 @@ class MeteredCounters(CacheCounters):
     def __init__(self, collector: Any, page_size: int) -> None:
         super().__init__()
         for kind, counters in self.transfers.items():
-            counters.meter = partial(_count, collector, page_size, kind)
+            counters.meter = partial(self._meter, collector, page_size, kind)
+
+    def _meter(self, collector: Any, page_size: int, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        try:
+            _count(collector, page_size, kind, pages, size_bytes)
+        except Exception as error:  # of files, which SGLang's processes share their metrics by
+            for counters in self.transfers.values():
+                counters.meter = None
+            LOG.error("SGLang's collector raised, and is told of no more copies: %s", traceback_of(error))
+            self.count_drop(OBSERVER_FAILED)
 
 
 def _count(collector: Any, page_size: int, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:

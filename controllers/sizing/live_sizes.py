@@ -10,6 +10,7 @@ and no store; they evict what is least recently used, whatever the cache's polic
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -20,6 +21,7 @@ from unified_tree.arguments import integer
 from unified_tree.controllers.sizing.model_cache import ModelCache
 from unified_tree.controllers.sizing.needs import Needs
 from unified_tree.errors import ConfigurationError
+from unified_tree.printable import printable, traceback_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.keys import Key
 
+LOG = logging.getLogger("unified_tree.sizing")
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 UNIT_TOKENS = 64
 """Prompts are compared by so many tokens at a time, or by pages where these are larger."""
@@ -74,6 +77,9 @@ class LiveSizes:
         page_counts: of the cache's device pools.
         one_in: one of so many root subtrees is sampled.
         shared_tokens: what all prompts begin with, at least: subtrees are told apart by the tokens behind.
+
+    Attributes:
+        failure: why they see no more requests; None while they do.
     """
 
     def __init__(self, needs: Needs, page_counts: dict[str, int], *, one_in: int, shared_tokens: int = 0) -> None:
@@ -92,6 +98,7 @@ class LiveSizes:
         self._free = list(range(capacity))
         self._weights = np.random.default_rng(0).integers(1, 1 << 62, self._unit * 2, np.int64) * 2 + 1
         self._requests = self._prompt_tokens = 0
+        self.failure: str | None = None
 
     @classmethod
     def watch(cls, cache: PrefixCache, *, one_in: int = 64, shared_tokens: int = 0) -> LiveSizes:
@@ -112,10 +119,22 @@ class LiveSizes:
         return sizes
 
     def acquired(self, key: Key) -> None:
-        """A request was admitted. Cost: O(1) if it is not sampled, else O(prompt · sizes) in numpy."""
+        """A request was admitted. Cost: O(1) if it is not sampled, else O(prompt · sizes) in numpy.
+
+        An error ends the models, and not the request: the log says so, and the curve stays as it is.
+        """
+        if self.failure is not None:
+            return
+        try:
+            self._acquired(key)
+        except Exception as error:
+            self.failure = printable(repr(error), 500)
+            LOG.error("the models of other sizes failed, and see no more requests: %s", traceback_of(error))
+
+    def _acquired(self, key: Key) -> None:
         first = self._skip * key.width_bytes
         mark = bytes(key.data[first : first + self._unit * key.width_bytes])
-        if crc32(mark, crc32(key.namespace.encode())) % self._one_in == 0 and key.length >= self._unit:
+        if crc32(mark, _code(key.namespace)) % self._one_in == 0 and key.length >= self._unit:
             self._see(key)
 
     def curve(self) -> LiveCurve:
@@ -147,7 +166,7 @@ class LiveSizes:
         mixed = (words * self._weights[: words.shape[1]]).sum(axis=1)
         mixed ^= mixed >> 29
         mixed *= self._weights[0]
-        prefixes = np.cumsum(mixed * (2 * np.arange(1, count + 1) + 1)) ^ np.int64(crc32(key.namespace.encode()))
+        prefixes = np.cumsum(mixed * (2 * np.arange(1, count + 1) + 1)) ^ np.int64(_code(key.namespace))
         known = self._ids
         if count > len(self._free):
             self._forget()
@@ -165,3 +184,7 @@ class LiveSizes:
         """Forget the units that no model has."""
         gone = [prefix for prefix, number in self._ids.items() if not any(model.has(number) for model in self._models)]
         self._free += [self._ids.pop(prefix) for prefix in gone]
+
+
+def _code(namespace: str) -> int:
+    return crc32(namespace.encode("utf-8", "surrogatepass"))

@@ -9,7 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
+from unified_tree.printable import printable
+
 LOGGER = logging.getLogger("unified_tree.storage")
+LONGEST = 1000
+"""Characters of an argument in a line."""
 
 
 class RateLimitedLog:
@@ -47,4 +51,5 @@ class RateLimitedLog:
             left_out = self._left_out.pop(kind, 0)
         if left_out:
             message, arguments = f"{message} (and %d times more since the last such line)", (*arguments, left_out)
-        LOGGER.log(level, message, *arguments)
+        shown = (printable(str(each), LONGEST) if isinstance(each, str | Exception) else each for each in arguments)
+        LOGGER.log(level, message, *shown)

@@ -57,12 +57,22 @@ def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) 
     for field in fields(settings):  # type: ignore[arg-type]
         value, of = getattr(settings, field.name), types[field.name]
         assert field.name in bounds or not {int, float}.intersection(kinds(of)), f"{field.name} has no bounds"
-        if not fits(value, of):
+        if isinstance(value, str) and not _is_text(value):
+            wrong.append(f"{field.name} must be a path or other text without NUL, not {shown(field, value)}")
+        elif not fits(value, of):
             wrong.append(f"{field.name} must be {named(of)}, not {shown(field, value)}")
         elif field.name in bounds and value is not None and value not in bounds[field.name]:
             wrong.append(f"{field.name} must be {bounds[field.name]}, not {value!r}")
     if wrong:
         raise ConfigurationError(f"{engine}: {'; '.join(wrong)}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can go to a server, or be a file's name; bytes of a name that are no text may be."""
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 def check_number(name: str, value: object, of: type[int] | type[float], bounds: Bounds) -> None:

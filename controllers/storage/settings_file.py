@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import NotJsonError, parse_json, read_given
+
+MAX_BYTES = 1 << 20
 
 
 def section(path: Path, engine: str) -> Mapping[str, Any]:
     """The settings of an engine by name. Raises ConfigurationError for a file that is not such a one, or gives a name twice."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_given(path, max_bytes=MAX_BYTES).decode("utf-8")
+    except (ConfigurationError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{engine}: the file of settings {path} cannot be read: {error}") from error
     if path.suffix not in {".yaml", ".yml", ".json"}:
         raise ConfigurationError(f"{engine}: the file of settings must end in .yaml, .yml or .json, which {path} does not")
@@ -33,11 +35,9 @@ def _of_json(path: Path, text: str) -> object:
         return dict(pairs)
 
     try:
-        return json.loads(text, object_pairs_hook=mapping)
-    except ConfigurationError:
-        raise
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is no JSON: {error}") from error
+        return parse_json(text, mapping)
+    except NotJsonError as error:
+        raise ConfigurationError(f"{path} is no JSON: line {error.line}: {error.why}") from error
 
 
 def _of_yaml(path: Path, text: str) -> object:
@@ -52,7 +52,7 @@ def _of_yaml(path: Path, text: str) -> object:
             if isinstance(node, yaml.MappingNode):
                 _check_distinct(path, [name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)])
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # of dates that are none, and deep lists
         raise ConfigurationError(f"{path} is no YAML: {error}") from error
 
 

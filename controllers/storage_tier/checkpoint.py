@@ -14,12 +14,13 @@ def weights_version(model_path: str, label: str) -> str:
     """
     digest = hashlib.sha256()
     folder = Path(model_path)
-    if not folder.is_dir():
-        digest.update(model_path.encode())
-    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
+    is_local = os.path.isdir(model_path)  # False for what no path can be
+    if not is_local:
+        digest.update(model_path.encode("utf-8", "surrogatepass"))
+    for file in sorted(folder.glob("*")) if is_local else ():
         if file.suffix in (".safetensors", ".bin", ".json", ".gguf") and file.is_file():
             size = file.stat().st_size
-            digest.update(f"{file.name} {size}\n".encode())
+            digest.update(f"{file.name} {size}\n".encode("utf-8", "surrogatepass"))
             with file.open("rb") as opened:
                 digest.update(opened.read(1 << 16))
                 opened.seek(max(0, size - (1 << 16)), os.SEEK_SET)

@@ -22,6 +22,7 @@ from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTier
 from unified_tree.controllers.storage_tier.store_jobs import LocalStoreJobs
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
@@ -117,7 +118,7 @@ class StorageController:
         self.store.count_failure(f"{what}: {error}")
         if (what, kind) not in self._warned:
             self._warned.add((what, kind))
-            _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, error)
+            _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, printable(error, 1000))
 
     def poll(self) -> None:
         """Continue after ended jobs, and start due ones. Never blocks. Cost: O(jobs ended and started)."""

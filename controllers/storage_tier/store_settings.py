@@ -56,7 +56,7 @@ def check_names(settings: type, given: object, where: str) -> None:
     """Raise ConfigurationError unless `given` is a mapping with names of a class of settings."""
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"{where} must be a mapping, not {given!r}")
-    unknown = sorted(set(given) - set(_names(settings)))
+    unknown = sorted(set(given) - set(_names(settings)), key=str)
     if unknown:
         raise ConfigurationError(f"{where}: there is no setting {unknown[0]!r}; there are {', '.join(_names(settings))}")
 

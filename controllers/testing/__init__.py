@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "CASES",
     "BrokenClauseError",
     "Cells",
     "Check",
@@ -68,33 +67,37 @@ __all__ = [
     "Ids",
     "Latencies",
     "LetterTree",
-    "LinkedTensors",
-    "LinkerRig",
     "OpenEngine",
     "OpenJobs",
-    "OpenLinker",
     "OpenTransferEngine",
     "SimulatedEngine",
     "SimulatedJobs",
     "StorageFaults",
     "StorageRig",
     "TransferRig",
-    "WindowedRig",
     "check_jobs",
     "check_policy",
-    "check_prefix_linker",
     "check_storage_engine",
     "check_transfer_engine",
-    "check_windowed_linker",
     "job_checks",
     "policy_checks",
-    "prefix_linker_checks",
     "run_checks",
     "storage_engine_checks",
     "transfer_engine_checks",
     "victims_of",
-    "windowed_linker_checks",
 ]
+if TYPE_CHECKING:
+    __all__ += [
+        "CASES",
+        "LinkedTensors",
+        "LinkerRig",
+        "OpenLinker",
+        "WindowedRig",
+        "check_prefix_linker",
+        "check_windowed_linker",
+        "prefix_linker_checks",
+        "windowed_linker_checks",
+    ]  # not without extras: a star import would fail
 
 _TENSORS = {
     "CASES": "windowed_linker_contract",

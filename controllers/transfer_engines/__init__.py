@@ -43,8 +43,9 @@ __all__ = [
     "Transfer",
     "TransferEngine",
     "VirtualClock",
-    "cuda_lanes",
 ]
+if TYPE_CHECKING:
+    __all__ += ["cuda_lanes"]  # not without extras: a star import would fail
 
 
 def __getattr__(name: str) -> Any:

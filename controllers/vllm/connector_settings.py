@@ -11,6 +11,7 @@ from unified_tree.controllers.storage.setting_checks import Bounds, check_settin
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.errors import ConfigurationError
+from unified_tree.given_files import shown
 from unified_tree.policies import policy_factory
 
 GIB = 1 << 30
@@ -63,6 +64,8 @@ class ConnectorSettings:
         >>> ConnectorSettings.of({"host_gib": 0.5}).host_gib
         0.5
         """
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"UnifiedTreeConnector's settings must be a mapping, not {shown(given)}")
         known = [field.name for field in fields(cls)]
         unknown = [name for name in given if name not in known]
         if unknown:

@@ -68,9 +68,9 @@ class HostMisses:
         counters.prompt_tokens += count
         counters.hit_tokens += hits
         counters.host_hit_tokens += loaded
-        if counters.watcher is not None:
+        if counters.observer is not None:
             misses = [*failed, *self.ledger.parts(booked, count, resumed)]
-            counters.watcher.acquired(AdmittedRequest(count, hits, loaded, misses), key)
+            counters.observer.acquired(AdmittedRequest(count, hits, loaded, misses), key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:
         """The tree has so many of its tokens now. Cost: O(1)."""

@@ -16,6 +16,7 @@ from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.vllm.block_pages import BlockPages, grouped_blocks
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepReport
 from unified_tree.page_format import WHOLE
+from unified_tree.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.block_group import BlockGroup
@@ -168,7 +169,7 @@ class WorkerSide:
         every = {block for copies in job.copies for block in copies.blocks}
         corrupt = sum(len(self._pages[copies.group].corrupt(copies.pages)) for copies in job.copies)
         if corrupt:
-            logger.error("%d pages of request %s are not what was saved; it is not loaded", corrupt, job.request_id)
+            logger.error("%d pages of request %s are not what was saved; it is not loaded", corrupt, printable(job.request_id))
             return every
         if self._stream is None:
             is_copied = self._copied(job, self._load)
@@ -186,7 +187,7 @@ class WorkerSide:
             for copies in job.copies:
                 copy(copies)
         except (RuntimeError, IndexError):
-            logger.exception("the copies of request %s failed", job.request_id)
+            logger.exception("the copies of request %s failed", printable(job.request_id))
             return False
         return True
 

@@ -56,6 +56,11 @@ class Browser:
         """Open a page."""
         self._call("POST", "/url", {"url": url})
 
+    def resize(self, width: int, height: int = 900) -> None:
+        """Show pages as wide and high as this, in pixels, as a small screen would."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self._call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
+
     def run(self, script: str, *arguments: Any) -> Any:
         """What a script returns; `await` is allowed in it. Raises AssertionError where the script raises anything."""
         body = f"(async (arguments) => {{ {script} }})([...arguments])"

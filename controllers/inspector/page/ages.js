@@ -1,26 +1,28 @@
 // The two distributions that say whether a pool is too small: the age of what is hit, and of what is evicted.
 
-import { make, number, percent, seconds, TIERS } from "./api.js";
+import { key, make, number, percent, seconds, TIERS } from "./api.js";
 
 const HIT = "#2e8b57", GONE = "#d1495b", WIDE = 440, TALL = 190;
-let at;
+let at, wide_px = WIDE;
 
 export function begin(section) {
   at = make("div", { class: "columns" });
+  const legend = key([["hit: its gap", HIT], ["evicted: its idle time", GONE]]);
   section.append(make("h2", {}, "Ages"),
     make("p", { class: "about" }, "Green: when something was hit, how long it had not been used (its reuse gap). Red: when something was evicted, how long it had not been used (its idle time). If values are evicted younger than the gaps after which others are still hit, the pool is too small: what goes might have been hit, had it stayed."),
-    make("p", { class: "about" }, "A gap longer than values live cannot show as a hit. Such a return is a miss with the cause evicted, counted below each picture; so red behind all green says that the pool is large enough only where these are few. Each colour is drawn to the height of its own tallest bar."), at);
+    make("p", { class: "about" }, "A gap longer than values live cannot show as a hit. Such a return is a miss with the cause evicted, counted below each picture; so red behind all green says that the pool is large enough only where these are few. Each colour is drawn to the height of its own tallest bar."), legend, at);
 }
 
 export function update({ figures, cache }) {
   if (!figures.ages) { at.replaceChildren(make("p", { class: "dim" }, "this cache measures no ages")); return; }
   const names = cache.components.map((component) => component.name);
   const { edges_s, pools } = figures.ages;
+  wide_px = Math.min(WIDE, at.clientWidth || WIDE);
   at.replaceChildren(...pools.map(({ component, tier, hit, evicted }) => {
     const missed = figures.evicted.find(([index, on]) => index === component && on === tier)?.[2] ?? 0;
     return make("div", {}, make("h2", {}, `${names[component]} on ${TIERS[tier]}`), picture(edges_s, hit, evicted),
-      ...told(edges_s, hit, evicted).map((words) => make("p", { class: "dim", style: { maxWidth: `${WIDE}px`, margin: "2px 0" } }, words)),
-      make("p", { class: "dim", style: { maxWidth: `${WIDE}px`, margin: "2px 0" } }, `${number(missed)} prompt tokens (${percent(missed, figures.totals.prompt_tokens) || "0 %"}) were computed again since this pool had evicted them.`));
+      ...told(edges_s, hit, evicted).map((words) => make("p", { class: "dim", style: { maxWidth: `${wide_px}px`, margin: "2px 0" } }, words)),
+      make("p", { class: "dim", style: { maxWidth: `${wide_px}px`, margin: "2px 0" } }, `${number(missed)} prompt tokens (${percent(missed, figures.totals.prompt_tokens) || "0 %"}) were computed again since this pool had evicted them.`));
   }));
 }
 
@@ -47,15 +49,15 @@ export function told(edges, hit, evicted) {
 }
 
 function picture(edges, hit, evicted) {
-  const canvas = make("canvas", { style: { width: `${WIDE}px`, height: `${TALL}px` } }), scale = devicePixelRatio || 1;
-  canvas.width = WIDE * scale;
+  const canvas = make("canvas", { style: { width: `${wide_px}px`, height: `${TALL}px` } }), scale = devicePixelRatio || 1;
+  canvas.width = wide_px * scale;
   canvas.height = TALL * scale;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
   pen.font = "10px system-ui, sans-serif";
   const used = edges.map((_, i) => i).filter((i) => hit[i] || evicted[i]);
   if (!used.length) { pen.fillStyle = "#888"; pen.fillText("nothing yet", 8, 20); return canvas; }
-  const first = Math.max(used[0] - 1, 0), last = Math.min(used[used.length - 1] + 1, edges.length - 1), wide = (WIDE - 10) / (last - first + 1);
+  const first = Math.max(used[0] - 1, 0), last = Math.min(used[used.length - 1] + 1, edges.length - 1), wide = (wide_px - 10) / (last - first + 1);
   const labels = edges.map((edge) => `<${seconds(edge)}`);
   const every = Math.ceil((Math.max(...labels.slice(first, last + 1).map((label) => pen.measureText(label).width)) + 8) / wide);
   const most = [Math.max(...hit, 1), Math.max(...evicted, 1)];
@@ -67,7 +69,7 @@ function picture(edges, hit, evicted) {
       pen.fillRect(x + (side * wide) / 2, 160 - tall, wide / 2 - 1, tall);
     });
     pen.fillStyle = "#888";
-    if ((i - first) % every === 0 && x + pen.measureText(labels[i]).width < WIDE) pen.fillText(labels[i], x, 176);
+    if ((i - first) % every === 0 && x + pen.measureText(labels[i]).width < wide_px) pen.fillText(labels[i], x, 176);
   }
   let x = 6;
   for (const [words, colour] of [[`${number(sum(hit))} hits`, HIT], [`${number(sum(evicted))} evictions`, GONE]]) {

@@ -59,12 +59,13 @@ export function make(tag, attributes = {}, ...children) {
 
 export function table(heads, rows, pick) {
   const cell = (tag, value, i) => make(tag, heads[i].startsWith("#") ? { class: "n" } : {}, value instanceof Node ? value : String(value ?? ""));
-  return make("table", {},
+  return make("div", { class: "scroll" }, make("table", {},
     make("thead", {}, make("tr", {}, ...heads.map((head, i) => cell("th", head.replace(/^#/, ""), i)))),
-    make("tbody", {}, ...rows.map((row, r) => make("tr", pick ? { class: "pick", onclick: () => pick(r) } : {}, ...row.map((value, i) => cell("td", value, i))))));
+    make("tbody", {}, ...rows.map((row, r) => make("tr", pick ? { class: "pick", onclick: () => pick(r) } : {}, ...row.map((value, i) => cell("td", value, i)))))));
 }
 
-export const key = (entries) => make("div", { class: "key" }, ...entries.map(([label, colour]) => make("span", {}, make("i", { style: { background: colour } }), label)));
+// A legend: what each colour means; a mark without a colour of its own has a class.
+export const key = (entries) => make("div", { class: "key" }, ...entries.map(([label, colour, mark = ""]) => make("span", {}, make("i", { class: mark, style: { background: colour } }), label)));
 export const swatch = (colour) => make("i", { class: "swatch", style: { background: colour } });
 
 export const namespaceName = (name) => (name === null ? "all others" : name || "(no namespace)");

@@ -15,22 +15,25 @@ const state = {};
 let open = VIEWS[location.hash.slice(1)] ? location.hash.slice(1) : "bytes";
 
 function status() {
-  const { figures, tree, progress, is_over } = state;
+  const { figures, tree, progress, is_over, stopped } = state;
   const parts = [];
   if (figures.nodes !== undefined) parts.push(`${number(figures.nodes)} nodes, ${number(figures.leases)} leases`);
   if (progress) parts.push(`snapshot ${Math.round((100 * progress[0]) / Math.max(progress[1], 1))} %`);
   else if (tree && !is_over) parts.push(`snapshot ${seconds(Math.max(figures.at_s - tree.at_s, 0))} old`);
-  parts.push(is_over ? "recording" : "live");
+  parts.push(stopped ? "stopped" : is_over ? "recording" : "live");
   document.getElementById("status").textContent = parts.join(" · ");
 }
+
+// Why nothing more is told, if something went wrong.
+const ended = () => (state.stopped ? [make("p", { class: "broken" }, `The inspector stopped, and the cache goes on without it: ${state.stopped}`)] : []);
 
 // What the doctor says: what is broken, and what costs most.
 function findings() {
   const { totals } = state.figures;
-  if (!totals) return;
+  if (!totals) { document.getElementById("findings").replaceChildren(...ended()); return; }
   const head = `${percent(totals.hit_tokens, totals.prompt_tokens)} of ${number(totals.prompt_tokens)} prompt tokens were hits.`;
   const lines = state.findings.map(({ what, advice, share, is_urgent }) => make("p", {}, make("span", { class: is_urgent ? "broken" : "" }, `${is_urgent ? "Broken" : `${(100 * share).toFixed(1)} %`}: ${what}`), make("span", { class: "dim" }, ` ${advice}`)));
-  document.getElementById("findings").replaceChildren(make("p", {}, head), ...lines);
+  document.getElementById("findings").replaceChildren(...ended(), make("p", {}, head), ...lines);
 }
 
 async function refresh() {

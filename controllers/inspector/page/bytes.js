@@ -9,7 +9,7 @@ export function begin(section) {
   section.append(
     make("h2", {}, "Bytes by component, tier and state"),
     make("p", { class: "about" }, "Protected: held by a lock. Evictable: in the tree, free to go. Stranded: in the tree, but no length that one can resume from needs it, so it goes first. Loading: the target of a copy under way. Leased: a running request's own. Bars of one tier have one scale."),
-    key(STATES.slice(0, -1)), (at = make("div")));
+    key(STATES.map(([name, colour]) => (name === "free" ? [name, colour, "hollow"] : [name, colour]))), (at = make("div")));
 }
 
 // What a pool holds, in pages by state; a page counts once.

@@ -91,7 +91,8 @@ function draw() {
   document.getElementById("ages-key").replaceChildren(...[0, 10, 60, 600, 3600].map((since) => {
     const part = Math.log1p(since) / Math.log1p(3600);
     return make("span", {}, make("i", { style: { background: `hsl(${12 + 208 * part} ${78 - 30 * part}% ${58 + 8 * part}%)` } }), since ? seconds(since) : "just used");
-  }), `last use; ${number(shown.rectangles.length)} rectangles of ${number(state.tree.runs)} runs, ${number(state.tree.nodes)} nodes`);
+  }), make("span", {}, make("i", { style: { background: "#9aa5b8" } }), "a namespace, or all"), make("span", {}, make("i", { style: { background: "#8884" } }), "too narrow, added up"),
+    make("span", {}, make("i", { class: "tick", style: { background: "var(--ink)" } }), "a length to resume from"), `colours: last use; ${number(shown.rectangles.length)} rectangles of ${number(state.tree.runs)} runs, ${number(state.tree.nodes)} nodes`);
 }
 
 function paint(pen, [at, level, left, part, , , , , , touched, ticks, , label], width) {

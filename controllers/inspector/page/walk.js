@@ -1,6 +1,6 @@
 // The walk of one prompt: what it hits, and the cause of each loss.
 
-import { CAUSE_COLOURS, CAUSES, get, HIT_COLOURS, make, number, percent, seconds, swatch, table, TIERS, walk } from "./api.js";
+import { CAUSE_COLOURS, CAUSES, get, HIT_COLOURS, key, make, number, percent, seconds, swatch, table, TIERS, walk } from "./api.js";
 
 const SHOWN = 100, MOST_NODES = 400;
 let text, namespace, bigram, answer, list, newest, state, requests = [], chosen = null;
@@ -24,10 +24,17 @@ export async function update(given) {
   const rows = requests.slice(0, SHOWN).map((request) => [request.number, seconds(Math.max(given.figures.at_s - request.at_s, 0)), request.namespace, number(request.prompt), number(request.compute_from), percent(request.compute_from, request.prompt), number(request.host), bar(request)]);
   const inAll = given.figures.totals.requests;
   newest.textContent = rows.length < inAll ? `The newest ${number(rows.length)} of ${number(inAll)} requests. The page keeps 500, of each second the last 32.` : "";
-  list.replaceChildren(rows.length ? table(["#", "#ago", "namespace", "#prompt", "#hit", "#of it", "#from host", "causes"], rows, (row) => choose(requests[row])) : make("p", { class: "dim" }, "none so far"));
+  list.replaceChildren(...(rows.length ? [legend(...requests.slice(0, SHOWN)), table(["#", "#ago", "namespace", "#prompt", "#hit", "#of it", "#from host", "causes"], rows, (row) => choose(requests[row]))] : [make("p", { class: "dim" }, "none so far")]));
 }
 
 const segments = (request) => [[0, request.compute_from, HIT_COLOURS[0], "hit"], ...request.misses.map((miss) => [miss.begin, miss.end, CAUSE_COLOURS[miss.cause], state.causes[miss.cause]])];
+
+// What the colours of some requests mean, hits first and then causes in their order.
+function legend(...shown) {
+  const used = new Set(shown.flatMap((request) => request.misses.map((miss) => miss.cause)));
+  const hits = shown.some((request) => request.compute_from) ? [["hit", HIT_COLOURS[0]]] : [];
+  return key([...hits, ...[...used].sort((one, other) => one - other).map((cause) => [state.causes[cause].replaceAll("_", " "), CAUSE_COLOURS[cause]])]);
+}
 
 function bar(request) {
   return make("div", { class: "bar", style: { width: "220px", height: "14px" } }, ...segments(request).map(([from, to, colour, label]) => make("i", { title: `${label} [${number(from)}, ${number(to)})`, style: { background: colour, flex: `${Math.max(to - from, 0)} 0 0` } })));
@@ -35,7 +42,7 @@ function bar(request) {
 
 async function choose(request) {
   chosen = request;
-  answer.replaceChildren(make("h2", {}, `Request ${request.number}, as it was admitted ${seconds(Math.max(state.figures.at_s - request.at_s, 0))} ago`), strip(request), causes(request.misses, request.prompt),
+  answer.replaceChildren(make("h2", {}, `Request ${request.number}, as it was admitted ${seconds(Math.max(state.figures.at_s - request.at_s, 0))} ago`), strip(request), legend(request), causes(request.misses, request.prompt),
     make("div", { class: "tools" }, state.is_over ? null : make("button", { onclick: () => ask({ request: request.number }, "now") }, "walk it again, as the cache is now")));
   answer.scrollIntoView({ block: "nearest" });
 }
@@ -57,13 +64,14 @@ function show(walked, when) {
   const resumed = walked.misses[0]?.begin ?? walked.reachable;
   const lines = [`A prompt of ${number(walked.prompt)} tokens${walked.namespace ? ` in namespace ${walked.namespace}` : ""}: ${walked.device === null ? `${number(walked.reachable)} can be resumed over device and host` : `${number(walked.device)} can be resumed on device`}`];
   if (walked.device !== null && walked.reachable > walked.device) lines.push(`${number(walked.reachable)} once loaded from host`);
+  if (walked.left_out) lines.push(`${number(walked.left_out)} more tokens of it were left out of this walk`);
   if (walked.rebuild_tokens) lines.push(`or ${number(walked.rebuild)} after running ${number(walked.rebuild_tokens)} again to rebuild windows`);
   if (walked.path !== null) lines.push(`the paths cover ${number(walked.path)}`);
   lines.push(`the tree knows ${number(walked.known)}`);
   const names = state.cache.components.map((component) => component.name);
   const losses = walked.losses.map((loss) => [loss.component === "unknown" ? "held by no node" : loss.component, loss.component === "unknown" ? "" : loss.kept_on === null ? "on no tier" : `only on ${TIERS[loss.kept_on]}`, number(loss.begin), number(loss.end), number(loss.end - loss.begin)]);
   const nodes = walked.nodes.map((node) => [node.id, `${number(node.begin)} – ${number(node.end)}`, node.matched < node.end ? `to ${number(node.matched)}` : "all", node.boundary ? "yes" : "", node.values.map(([component, tier, pages, locked, stranded]) => `${tier ? "host " : ""}${names[component]} ${number(pages)}${locked ? " locked" : ""}${stranded ? " stranded" : ""}`).join(", ")]);
-  answer.replaceChildren(...[make("h2", {}, `The walk, ${when}`), make("p", {}, `${lines.join("; ")}.`), strip({ ...walked, compute_from: resumed }),
+  answer.replaceChildren(...[make("h2", {}, `The walk, ${when}`), make("p", {}, `${lines.join("; ")}.`), strip({ ...walked, compute_from: resumed }), legend({ ...walked, compute_from: resumed }),
     walked.remembers ? causes(walked.misses, walked.prompt) : make("p", { class: "dim" }, "No memory of evictions is at hand here, so what is missing has no cause."),
     losses.length ? make("h2", {}, "What each component lacks, were it alone") : null, losses.length ? table(["component", "is", "#from", "#to", "#tokens"], losses) : null,
     nodes.length ? make("h2", {}, nodes.length < MOST_NODES ? "The nodes it passes" : `The last ${MOST_NODES} nodes it passes`) : null, nodes.length ? table(["#node", "#tokens", "matched", "resumable", "holds pages of"], nodes) : null].filter(Boolean));

@@ -93,7 +93,7 @@ class RedisSettings:
 def is_address(text: str) -> bool:
     """Whether a server can listen there."""
     if text.startswith(UNIX):
-        return len(UNIX) < len(text.encode()) <= len(UNIX) + _LONGEST_PATH_BYTES and "\0" not in text
+        return len(UNIX) < len(text.encode("utf-8", "surrogateescape")) <= len(UNIX) + _LONGEST_PATH_BYTES and "\0" not in text
     try:
         host_and_port(text)
     except ValueError:

@@ -201,3 +201,52 @@ def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache]) -> None:
     click(browser, "[...document.querySelectorAll('#walk button')].find((button) => button.innerText.includes('again'))")
     until(browser, "walk", "The walk, now")
     assert not browser.errors()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_no_view_is_wider_than_the_screen(page: tuple[Browser, PrefixCache], width: int) -> None:
+    """What is wide scrolls in its own place, and the status stands in one line."""
+    browser, _ = page
+    browser.resize(width)
+    try:
+        for view in VIEWS:
+            show(browser, view)
+            if view == "walk":
+                browser.run(
+                    "document.getElementById('prompt').value = '1 2 3 4 5'; document.getElementById('do-walk').click();"
+                )
+                until(browser, "walk", "A prompt of 5 tokens")
+            if view in ("misses", "tape"):
+                browser.wait(f"document.querySelector('#{view} canvas')?.width")
+            sizes = """const status = document.getElementById("status"), style = getComputedStyle(status);
+                const wide = (element) => element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll");
+                const all = [...document.querySelectorAll("body *")], found = all.filter((one) => one.clientWidth && wide(one));
+                return [document.documentElement.scrollWidth, status.offsetHeight / parseFloat(style.lineHeight),
+                    found.map((element) => element.outerHTML.slice(0, 80))];"""
+            scroll_width, lines, too_wide = browser.run(sizes)
+            assert scroll_width <= width and lines < 2 and not too_wide, (view, scroll_width, lines, too_wide)
+        assert not browser.errors()
+    finally:
+        browser.resize(1500, 950)
+
+
+def test_every_colour_has_a_legend(page: tuple[Browser, PrefixCache]) -> None:
+    """Each colour of a bar, a strip or a picture is that of a sign in its view's legend."""
+    browser, _ = page
+    script = """const signs = [...document.querySelectorAll(`#${arguments[0]} .key i, #${arguments[0]} i.swatch`)];
+        const known = new Set(signs.map((sign) => sign.style.background));
+        const drawn = [...document.querySelectorAll(`#${arguments[0]} .bar i, #${arguments[0]} .strip i`)];
+        return [drawn.length, drawn.map((part) => part.style.background).filter((colour) => !known.has(colour))];"""
+    for view in ("bytes", "walk"):
+        show(browser, view)
+        browser.wait(f"document.querySelectorAll('#{view} .bar i').length")
+        if view == "walk":
+            click(browser, "document.querySelector('#walk tr.pick')")
+            browser.wait("document.querySelector('#walk .strip')")
+        count, unknown = browser.run(script, view)
+        assert count and not unknown, (view, unknown)
+    told = {"ages": "hit: its gap", "tree": "a length to resume from", "misses": "hit on device", "tape": "evicted"}
+    for view, words in told.items():
+        show(browser, view)
+        browser.wait(f"document.querySelector('#{view} .key').innerText.includes({words!r})")
+    assert not browser.errors()

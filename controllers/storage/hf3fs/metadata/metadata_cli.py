@@ -45,10 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
             draw=lambda: secrets.randbits(62),
         )
     except ConfigurationError as error:
-        print(error, file=sys.stderr)
+        print(_line(error), file=sys.stderr)
         return 2
     except (OSError, StorageError) as error:
-        print(error, file=sys.stderr)
+        print(_line(error), file=sys.stderr)
         return 1
     try:
         served = application(state, token, checkpoint_s=options.checkpoint_s)
@@ -62,6 +62,10 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         state.close()
     return 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def check_token(token: str, addresses: list[str]) -> None:
@@ -99,8 +103,14 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """What a host is called in numbers, each once: these are checked, and just these are listened on. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    """What a host is called in numbers, each once: these are checked, and just these are listened on.
+
+    Raises OSError for one that is not known, and ConfigurationError for what can be none.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except ValueError as error:  # UnicodeError is one
+        raise ConfigurationError(f"--host must be an address or a name, not {host!r}: {error}") from error
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -132,9 +132,10 @@ class _Service:
                     raise ValueError(f"{of['namespace']!r} stands twice")
                 shapes[of["namespace"]] = Shape(of["format"], _positive(of["stride_bytes"]), _positive(of["page_count"]))
             rank, seen, may_replace = described["rank"], described["seen"], described["may_replace"]
+            sizes = [len(name.encode()) for name in (rank, *shapes)]
         except ValueError as error:
             raise WireError(f"no description of a rank: {error}") from error
-        if not rank or not shapes or len(rank.encode()) > 255 or any(not 0 < len(name.encode()) < 256 for name in shapes):
+        if not shapes or any(not 0 < size < 256 for size in sizes):
             raise WireError("a rank and its namespaces must have names of at most 255 bytes")
         epoch = self._state.open(rank, shapes, seen, may_replace=may_replace)
         return web.json_response({"epoch": epoch, "lease_s": self._state.lease_s})

@@ -1,0 +1,37 @@
+"""Asking a page that is somewhere: an address may be anything, and so may what answers there."""
+
+from __future__ import annotations
+
+import urllib.request
+from http.client import HTTPException
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+from unified_tree.errors import ConfigurationError
+from unified_tree.printable import printable
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 1 << 26
+
+
+def answer_of(address: str, path: str, token: str | None = None) -> bytes:
+    """What a page says.
+
+    Args:
+        address: that `Inspector.open` gave, maybe with a token.
+        path: what to ask for.
+        token: in place of the address's.
+
+    Raises ConfigurationError, with the address, for one that is none, and where nothing answers, or too much.
+    """
+    try:
+        url = urlsplit(address)
+        given = token or dict(parse_qsl(url.query)).get("token")
+        asked = urlunsplit((url.scheme, url.netloc, path, "", ""))
+        headers = {} if given is None else {"Authorization": f"Bearer {quote(given, errors='replace')}"}
+        with urllib.request.urlopen(urllib.request.Request(asked, headers=headers), timeout=TIMEOUT_S) as answer:
+            content: bytes = answer.read(MAX_ANSWER_BYTES + 1)
+    except (OSError, ValueError, HTTPException) as error:
+        raise ConfigurationError(f"{printable(address)}: no inspector answers there: {error}") from error
+    if len(content) > MAX_ANSWER_BYTES:
+        raise ConfigurationError(f"{printable(address)}: no inspector answers there, but something that does not end")
+    return content
