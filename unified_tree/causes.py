@@ -2,7 +2,8 @@
 
 The tokens behind a hit are divided from the front. What lies on host was not loaded. What could once have been resumed from, in
 nodes or behind them in ghosts, was evicted: the *deepest* such length decides, for had it stayed, everything up to there would
-have been a hit. What is known behind it was never saved. The rest is new, or known elsewhere, or forgotten.
+have been a hit. What is known behind it was never saved. The rest is new, or known elsewhere, or forgotten, or was in a store
+that did not answer.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.matching import match, once_boundary, walk
-from unified_tree.miss import Miss, Misses, listed
+from unified_tree.miss import NO_ANSWER, NOT_GIVEN, Miss, Misses, listed
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost, Ghosts
     from unified_tree.in_flight import InFlight
     from unified_tree.keys import Key
     from unified_tree.line import Line
+    from unified_tree.miss import StoreLoss
     from unified_tree.node import Node, Root
     from unified_tree.receipt import Match
     from unified_tree.state import TreeState
@@ -38,6 +40,7 @@ IN_FLIGHT: Final = 10
 PREFETCH_GIVEN_UP: Final = 11
 LAST_TOKEN: Final = 12
 UNKNOWN: Final = 13
+STORE_FAILED: Final = 14
 
 
 def misses(
@@ -48,13 +51,14 @@ def misses(
     unloaded: tuple[int, str | None],
     in_store: int,
     in_flight: InFlight | None,
+    loss: StoreLoss | None = None,
 ) -> list[Miss]:
     """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
 
     Args: see `find_misses`. Cost: O(1) where little is known behind the hit; else as a match.
     """
     parts = Misses()
-    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight)
+    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight, loss)
     add_end(parts, at, key.length)
     return listed(parts.first)
 
@@ -81,6 +85,7 @@ def find_misses(
     unloaded: tuple[int, str | None],
     in_store: i64,
     in_flight: InFlight | None,
+    loss: StoreLoss | None,
 ) -> i64:
     """As `misses`, without the end of the prompt that fills no page, and the last token. Returns where these begin.
 
@@ -92,6 +97,8 @@ def find_misses(
         unloaded: why what the host has was not loaded, if it was not.
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         in_flight: the prompts under way; None if nobody knows.
+        loss: what a fault of a store kept from the prompt; None for nothing. What the store had listed is lost to the fault,
+            whatever else is known of it. What the store did not answer for is lost to the fault where nothing else is known.
     """
     ghosts = state.ghosts
     assert ghosts is not None
@@ -114,6 +121,8 @@ def find_misses(
         at = parts.add(unloaded[0], at, reachable, None, unloaded[1])
     if at < in_store:
         at = parts.add(PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
+    if loss is not None and at < min(loss.listed, whole):
+        at = parts.add(STORE_FAILED, at, min(loss.listed, whole), None, NOT_GIVEN)
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
     ended: i64 = length
     is_rooted, is_forgotten = line is not None, False
@@ -144,6 +153,8 @@ def find_misses(
     if state.required_points:
         grid: i64 = state.save_grid_tokens
         limit = (count - 1) // grid * grid
+    if loss is not None and at < min(loss.unanswered, limit):
+        at = parts.add(STORE_FAILED, at, min(loss.unanswered, limit), None, NO_ANSWER)
     if at < limit:
         cause: i64 = NEVER_SEEN
         if is_forgotten:

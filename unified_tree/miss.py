@@ -24,7 +24,8 @@ class Miss:
     Attributes:
         code: of the cause, as an integer.
         eviction: for EVICTED.
-        detail: for NEVER_SAVED why nothing was saved, None if nothing was due; for LOAD_REFUSED and OTHER_NAMESPACE see there.
+        detail: for NEVER_SAVED why nothing was saved, None if nothing was due; for STORE_FAILED one of those of StoreLoss; for
+            LOAD_REFUSED and OTHER_NAMESPACE see there.
         next: the one behind it; None for the last that was found.
     """
 
@@ -51,6 +52,29 @@ class Miss:
     def __repr__(self) -> str:
         detail = "" if self.detail is None else f", {self.detail}"
         return f"Miss({self.cause.name}, [{self.begin}, {self.end}){detail})"
+
+
+NOT_GIVEN: Final = "not given"
+NO_ANSWER: Final = "no answer"
+
+
+@mypyc_attr(acyclic=True)
+class StoreLoss:
+    """What a fault of a store kept from a prompt, as lengths of it in tokens.
+
+    Attributes:
+        listed: up to here the store listed the prompt, and did not give it: NOT_GIVEN. 0 for nowhere.
+        unanswered: up to here the store might have had it, but did not say: NO_ANSWER. 0 for nowhere.
+    """
+
+    __slots__ = ("listed", "unanswered")
+
+    def __init__(self, listed: i64, unanswered: i64) -> None:
+        self.listed = listed
+        self.unanswered = unanswered
+
+    def __repr__(self) -> str:
+        return f"StoreLoss(listed={self.listed}, unanswered={self.unanswered})"
 
 
 @mypyc_attr(acyclic=True)

@@ -22,6 +22,7 @@ class MissCause(IntEnum):
     PREFETCH_GIVEN_UP: a store had them, but the request waited no longer.
     LAST_TOKEN: the last token of a prompt is always computed.
     UNKNOWN: evicted too long ago to be remembered.
+    STORE_FAILED: a store listed them and did not give them, or did not say whether it has them; see `Miss.detail`.
     """
 
     NEVER_SEEN = 0
@@ -38,6 +39,7 @@ class MissCause(IntEnum):
     PREFETCH_GIVEN_UP = 11
     LAST_TOKEN = 12
     UNKNOWN = 13
+    STORE_FAILED = 14
 
     @property
     def label(self) -> str:

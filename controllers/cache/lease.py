@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
-    from unified_tree.miss import Miss
+    from unified_tree.miss import Miss, StoreLoss
     from unified_tree.receipt import Boundary, Match
 
 
@@ -306,12 +306,12 @@ class Lease:
         if self._resources.ledger.is_on:
             self._misses = LeaseMisses(found, unloaded)
 
-    def _book_misses(self, key: Key, in_store: int) -> None:
+    def _book_misses(self, key: Key, in_store: int, loss: StoreLoss | None) -> None:
         """It is a request: book what it has to compute; see LeaseMisses."""
         misses = self._misses
         if misses is not None:
             ledger, namespace = self._resources.ledger, self.tokens.namespace
-            misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store)
+            misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store, loss)
 
     def _plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
         """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""

@@ -13,6 +13,7 @@ from unified_tree.miss import Miss
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.keys import Key
+    from unified_tree.miss import StoreLoss
     from unified_tree.receipt import Boundary, Match
 
 
@@ -44,7 +45,15 @@ class LeaseMisses(Flight):
         return parts if self._failed is None else [self._failed, *parts]
 
     def book(
-        self, ledger: MissLedger, key: Key, namespace: str, count: int, compute_from: int, committed: int, in_store: int
+        self,
+        ledger: MissLedger,
+        key: Key,
+        namespace: str,
+        count: int,
+        compute_from: int,
+        committed: int,
+        in_store: int,
+        loss: StoreLoss | None,
     ) -> None:
         """Book what a request has to compute, and that it does so now.
 
@@ -52,6 +61,7 @@ class LeaseMisses(Flight):
             ledger: of its cache.
             key: its prompt, of `count` tokens; `namespace`: of that.
             in_store: up to which length a store was about to bring the prompt when the request waited no longer.
+            loss: what a fault of the store kept from it; None for nothing.
         """
         found = self._found
         assert found is not None
@@ -59,7 +69,7 @@ class LeaseMisses(Flight):
         self.key = key
         self.length = count
         self._compute_from = compute_from
-        self._booked = ledger.book(key, namespace, count, found, compute_from, self._unloaded, in_store)
+        self._booked = ledger.book(key, namespace, count, found, compute_from, self._unloaded, in_store, loss)
         self._known = known = max(found.known.length, committed)
         ledger.in_flight.move(self, known)
 

@@ -58,6 +58,8 @@ STORAGE_TOTALS = {
     "persisted_pages": "pages written",
     "persisted_bytes": "bytes written",
     "unread_pages": "path pages written that were not read while known",
+    "skipped_reads": "times that a page was not asked for, because the store listed it lately and did not give it",
+    "freed_bytes": "bytes of other pools or tables that the store gave up to keep its bound",
     "errors": "calls of the store that failed as a whole",
 }
 """Fields of StorageTierStats that only grow, and what they count."""
@@ -178,6 +180,8 @@ class CacheCollector:
         yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})
         yield self._gauge("storage_prefetches_ended", "prefetches that nobody asked for yet", {(): figures.prefetches_ended})
         yield self._gauge("storage_boundaries_waiting", "boundaries that wait to be written", {(): figures.boundaries_waiting})
+        yield self._gauge("storage_boundaries_to_retry", "boundaries that a fault kept out", {(): figures.boundaries_to_retry})
+        yield self._gauge("storage_failed_pages", "pages listed and not given lately", {(): figures.failed_pages})
         yield self._gauge("storage_degraded", "1 while the store cannot be used", {(): int(figures.is_degraded)})
         asked: dict[tuple[str, ...], float] = {}
         pages: dict[tuple[str, ...], float] = {}
@@ -187,6 +191,8 @@ class CacheCollector:
                 pages.update({(pool, call, outcome.value): count for outcome, count in outcomes.items()})
         yield self._counter("storage_queries", "keys asked for, and of these present", asked, "pool", "answer")
         yield self._counter("storage_pages", "pages handed to the store's calls, by outcome", pages, "pool", "call", "outcome")
+        faults: Samples = {(kind,): count for kind, count in figures.faults.items()}
+        yield self._counter("storage_faults", "pages that faults of the store concern, by kind", faults, "kind")
         bad: Samples = {(pool,): figures.quarantined.get(pool, 0) for pool in figures.pools}
         yield self._counter("storage_quarantined", "pages that were not what had been put", bad, "pool")
         longest: Samples = {key: latency.longest_s for key, latency in figures.latencies.items()}

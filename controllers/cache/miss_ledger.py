@@ -16,7 +16,7 @@ from unified_tree.node import Tier
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction
     from unified_tree.keys import Key
-    from unified_tree.miss import Miss
+    from unified_tree.miss import Miss, StoreLoss
     from unified_tree.receipt import Boundary, Match
     from unified_tree.state import TreeState
 
@@ -100,6 +100,7 @@ class MissLedger:
         compute_from: int,
         unloaded: tuple[int, str | None],
         in_store: int,
+        loss: StoreLoss | None = None,
     ) -> Miss | None:
         """Book what a request has to compute, and return the first of what of that lies in pages; see `LeaseMisses` and
         `causes.find_misses`.
@@ -107,7 +108,7 @@ class MissLedger:
         state, parts = self._state, self._parts
         self._namespace = namespace
         parts.take()  # whatever an error left
-        end: i64 = find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
+        end: i64 = find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight, loss)
         first = parts.take()
         miss = first
         while miss is not None:

@@ -208,11 +208,12 @@ class PrefixCache(StoreAccess):
             if not self.ranks.is_single_rank:
                 node, length = lease.boundary
                 self.ranks.record(f"{key.length} {node} {length} {lease.compute_from}")
-            in_store = 0
+            in_store, loss = 0, None
             if self.storage is not None and request is not None:
-                in_store = self.storage.prefetcher.requests.due_pages(request) * self.page_size
-                lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
-            lease._book_misses(key, in_store)
+                requests = self.storage.prefetcher.requests
+                in_store, loss = requests.due_pages(request) * self.page_size, requests.loss_of(request)
+                lease._note_prefetched(requests.stop_waiting(request))
+            lease._book_misses(key, in_store, loss)
         except BaseException:
             self.release(lease)
             raise

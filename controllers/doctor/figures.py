@@ -114,6 +114,7 @@ class Figures:
         longest_rejected: prompt tokens of the longest of them.
         ghost_bytes: the memory of evictions.
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
+            `store_faults` pages by the kind of fault; `store_freed_bytes` what it gave up of other formats or sizes;
             `store_is_degraded`: it is not asked for now.
     """
 
@@ -135,6 +136,8 @@ class Figures:
     ghost_bytes: int = 0
     store_quarantined: int = 0
     store_errors: int = 0
+    store_faults: dict[str, int] = field(default_factory=dict)
+    store_freed_bytes: int = 0
     store_is_degraded: bool = False
 
     @classmethod
@@ -180,6 +183,8 @@ class Figures:
             ghost_bytes=state.settings.ghost_bytes,
             store_quarantined=0 if stats.storage is None else sum(stats.storage.quarantined.values()),
             store_errors=0 if stats.storage is None else stats.storage.errors,
+            store_faults={} if stats.storage is None else dict(stats.storage.faults),
+            store_freed_bytes=0 if stats.storage is None else stats.storage.freed_bytes,
             store_is_degraded=stats.storage is not None and stats.storage.is_degraded,
         )
 

@@ -81,6 +81,16 @@ RULES = (
         "Raise the time-out of `PrefetchPolicy`, or use `PrefetchMode.WAIT_COMPLETE`.",
     ),
     Rule(
+        "store_failed/not given",
+        "the store listed it and did not give it: {share}.",
+        "`stats().storage.faults` and the log `unified_tree.storage` say what failed; look at the store's disks and nodes.",
+    ),
+    Rule(
+        "store_failed/no answer",
+        "the store did not say whether it has it: {share}.",
+        "See that the store runs, and answers within the time-out of `PrefetchPolicy`.",
+    ),
+    Rule(
         "page_remainder",
         "ends of prompts fill no page of {figures.page_size} tokens: {tokens}.",
         "Take smaller pages: that brings as many at most, those of prompts that come again.",
@@ -279,7 +289,7 @@ def _diverged(figures: Figures) -> Iterator[Finding]:
 
 
 def _store(figures: Figures) -> Iterator[Finding]:
-    """A store that lies, fails, or is not asked any more."""
+    """A store that lies, fails, gives up what it had, or is not asked any more."""
     if figures.store_quarantined:
         yield Finding(
             tokens=0,
@@ -288,12 +298,32 @@ def _store(figures: Figures) -> Iterator[Finding]:
             advice="None was used. Look at the store's disks and at who else writes there; delete its data.",
             is_urgent=True,
         )
-    if figures.store_errors or figures.store_is_degraded:
+    faults = {kind: count for kind, count in figures.store_faults.items() if count and kind in _STORE_FAULTS}
+    if figures.store_errors or figures.store_is_degraded or faults:
         state = "is not asked any more for now" if figures.store_is_degraded else "is still asked"
+        kinds = "".join(f", {count:,} pages {_STORE_FAULTS[kind]}" for kind, count in faults.items())
         yield Finding(
             tokens=0,
             share=0.0,
-            what=f"{figures.store_errors:,} calls of the store failed; it {state}.",
+            what=f"the store fails: {figures.store_errors:,} calls of the store failed{kinds}; it {state}.",
             advice="The log of `unified_tree` has the store's own words.",
             is_urgent=True,
         )
+    if figures.store_freed_bytes:
+        freed = figures.store_freed_bytes / (1 << 20)
+        yield Finding(
+            tokens=0,
+            share=0.0,
+            what=f"the store gave up {freed:,.1f} MiB of other formats or sizes to keep its capacity.",
+            advice="Give the store more capacity, or each model and format a directory of its own.",
+            is_urgent=True,
+        )
+
+
+_STORE_FAULTS = {
+    "unanswered": "were not answered for",
+    "read_failed": "could not be read",
+    "write_failed": "could not be written",
+    "write_dropped": "were not taken",
+}
+"""Kinds of faults that show that a store is ill. That it lists a page which it then lacks may be an eviction in between."""

@@ -56,5 +56,7 @@ def figures_of(picture: Picture) -> Figures:
         ghost_bytes=cache["ghost_bytes"],
         store_quarantined=sum(stored.get("quarantined", {}).values()),
         store_errors=stored.get("errors", 0),
+        store_faults=stored.get("faults", {}),
+        store_freed_bytes=stored.get("freed_bytes", 0),
         store_is_degraded=stored.get("is_degraded", False),
     )

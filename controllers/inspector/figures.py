@@ -82,6 +82,8 @@ def figures(cache: Inspected) -> dict[str, Any]:
         stored = cache.storage.stats()
         shown["storage"] = {
             "quarantined": dict(stored.quarantined),
+            "faults": dict(stored.faults),
+            "freed_bytes": stored.freed_bytes,
             "errors": stored.errors,
             "last_error": None if stored.last_error is None else printable(stored.last_error, 1000),
             "is_degraded": stored.is_degraded,

@@ -328,7 +328,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
     def pop_prefetch_loaded_span(self, handle: CacheRequestHandle) -> tuple[int, int | None]:
         """How many tokens the store added to a request's prefix, once; where they begin is not known."""
         if self.misses is not None and self._tiers is not None:
-            self.misses.given_up(handle, self._tiers.due_tokens(handle))
+            self.misses.given_up(handle, self._tiers.due_tokens(handle), self._tiers.store_loss(handle))
         return (0 if self._tiers is None else self._tiers.end_prefetch(handle)), None
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.miss_metrics import MissMetrics
     from unified_tree.controllers.sglang.request_keys import RequestKeys
     from unified_tree.in_flight import Flight
+    from unified_tree.miss import StoreLoss
     from unified_tree.receipt import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
@@ -99,7 +100,7 @@ class RequestMisses:
         self._keys = keys
         self._counters = counters
         self._metrics = metrics
-        self._given_up: dict[Hashable, int] = {}
+        self._given_up: dict[Hashable, tuple[int, StoreLoss | None]] = {}
         self._tree = tree
         self.ledger = MissLedger(tree.state)
 
@@ -127,10 +128,14 @@ class RequestMisses:
         if account is not None:
             account.unloaded = unloaded
 
-    def given_up(self, request: Hashable, tokens: int) -> None:
-        """A request waits no longer, while a store was about to bring so long a prefix; 0 for none."""
-        if tokens:
-            self._given_up[request] = tokens
+    def given_up(self, request: Hashable, tokens: int, loss: StoreLoss | None = None) -> None:
+        """A request waits no longer, while a store was about to bring so long a prefix; 0 for none.
+
+        Args:
+            loss: what a fault of the store kept from its prompt; None for nothing.
+        """
+        if tokens or loss is not None:
+            self._given_up[request] = tokens, loss
 
     def cancelled(self, request: Hashable) -> None:
         """A waiting request is gone. No effect for any other."""
@@ -146,14 +151,14 @@ class RequestMisses:
         tokens = req.full_untruncated_fill_ids
         prompt: int = len(tokens)
         resumed: int = req.prefix_len
-        in_store = 0
+        in_store, loss = 0, None
         if self._given_up:
-            in_store = self._given_up.pop(req.cache_request_handle, 0)
+            in_store, loss = self._given_up.pop(req.cache_request_handle, (0, None))
         key = self._keys.key(tokens, min(account.limit + 1, prompt), req.extra_key, req.cache_salt)
         count = key.length
         parts: list[Miss] = []
         if count:
-            booked = ledger.book(key, key.namespace, count, found, resumed, account.unloaded, in_store)
+            booked = ledger.book(key, key.namespace, count, found, resumed, account.unloaded, in_store, loss)
             if self._metrics is not None or counters.observer is not None:
                 parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.lane import Lane
     from unified_tree.effect import EffectKind
     from unified_tree.keys import Key
+    from unified_tree.miss import StoreLoss
     from unified_tree.page_format import PageFormat
     from unified_tree.receipt import Boundary, Match
     from unified_tree.tree import UnifiedTree
@@ -265,6 +266,10 @@ class Tiers:
     def due_tokens(self, request: Hashable) -> int:
         """How long a prefix the store would still bring for a request, as far as is known; 0 if it waits for nothing."""
         return 0 if self.storage is None else self.storage.prefetcher.requests.due_pages(request) * self._tree.page_size
+
+    def store_loss(self, request: Hashable) -> StoreLoss | None:
+        """What a fault of the store kept from a request's prompt, as far as is known; None for nothing."""
+        return None if self.storage is None else self.storage.prefetcher.requests.loss_of(request)
 
     def cancel_prefetch(self, request: Hashable) -> None:
         """A request waits no longer. No effect for an unknown one."""

@@ -1,12 +1,16 @@
-"""The only path from a store into the cache: every page is sealed before it is put and verified before it is used."""
+"""The only path from a store into the cache: every page is sealed before it is put and verified before it is used.
+
+It is also the only place that sees the faults of every engine. It counts them, logs them, and remembers for a while which pages
+were listed and not given, so that no request asks for them meanwhile.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
-from typing import TYPE_CHECKING
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +18,29 @@ from numpy.typing import NDArray
 from unified_tree.controllers.latency import LatencyStats
 from unified_tree.controllers.latency_counter import LatencyCounter
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
+from unified_tree.controllers.storage.failed_reads import FailedReads
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
-from unified_tree.controllers.storage.storage_engine import Outcome, SealingEngine
+from unified_tree.controllers.storage.storage_engine import AnsweringEngine, Outcome, SealingEngine
+from unified_tree.controllers.storage.store_faults import FAULT_OF_READ, FAULT_OF_WRITE, StoreFault, StoreFaults
 from unified_tree.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
+
+
+class Presence(NamedTuple):
+    """What a store says of some keys; all of shape [keys].
+
+    Attributes:
+        there: the pages that can be asked for.
+        listed: the pages that the store says it has; of these it failed lately to give those that are not `there`.
+        unanswered: the pages of which it did not say whether it has them.
+    """
+
+    there: NDArray[np.bool_]
+    listed: NDArray[np.bool_]
+    unanswered: NDArray[np.bool_]
 
 
 class CheckedStorage:
@@ -30,24 +50,40 @@ class CheckedStorage:
     StorageError ends the job that called it; that is counted in `errors` as well.
 
     A page that differs from what was put is CORRUPT, counted, and removed from the store, so that the next put can replace it.
+    A page that was not read is not looked up again for a while (`failed`), unless it is written anew, or the store was not
+    reachable in between and answers again.
 
     Args:
         engine: any.
+        failed: remembers pages that were not read; None to remember none.
 
     Attributes:
         engine: the same.
+        failed: the same.
+        faults: those of the engine so far.
+        outages: how often the store answered again after it had answered no look-up.
     """
 
-    def __init__(self, engine: StorageEngine) -> None:
+    def __init__(self, engine: StorageEngine, failed: FailedReads | None = None) -> None:
         xxh3_128_digest(b"")  # raises now, and not at the first page, if xxhash is not installed
         self.engine = engine
+        self.failed = FailedReads(1, 0.0, monotonic) if failed is None else failed
+        self.faults = StoreFaults()
+        self.outages = 0
         self._sealing = engine if isinstance(engine, SealingEngine) else None
+        self._answering = engine if isinstance(engine, AnsweringEngine) else None
+        self._is_away = False
         self._lock = threading.Lock()
         self._log = RateLimitedLog()
         self._quarantined: dict[str, int] = {}
         self._errors = 0
         self._last_error: str | None = None
         self._latencies: dict[tuple[str, str], LatencyCounter] = {}
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store answered for none of the keys of the last look-up."""
+        return self._is_away
 
     @property
     def quarantined(self) -> dict[str, int]:
@@ -68,16 +104,49 @@ class CheckedStorage:
             return {call: latency.snapshot() for call, latency in self._latencies.items()}
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Which keys seem to be stored, shape [keys]; none if the store fails."""
+        """Which keys can be asked for, shape [keys]; none if the store fails. See `look_up`."""
+        return self.look_up(pool, keys).there
+
+    def look_up(self, pool: str, keys: Sequence[bytes]) -> Presence:
+        """What the store says of some keys; nothing if it fails. Cost: the engine's `exists`."""
         try:
             with self._timed(pool, "exists"):
-                found = np.asarray(self.engine.exists(pool, keys), np.bool_)
-                if found.shape != (len(keys),):
-                    raise StorageError(f"{pool}: asked for {len(keys)} keys, the engine answered for {found.size}")
-                return found
+                listed, unanswered = self._answers(pool, keys)
+            why = None
         except StorageError as error:
             self._failed(str(error))
-            return np.zeros(len(keys), np.bool_)
+            listed, unanswered, why = np.zeros(len(keys), np.bool_), np.ones(len(keys), np.bool_), str(error)
+        unanswered_count = int(np.count_nonzero(unanswered))
+        if unanswered_count:
+            self.faults.note(StoreFault.UNANSWERED, pool, unanswered_count, why)
+        if keys:
+            self._note_answer(is_away=unanswered_count == len(keys))
+        failed = self.failed.among(pool, keys)
+        return Presence(listed if failed is None else listed & ~failed, listed, unanswered)
+
+    def _answers(self, pool: str, keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which keys are stored, and of which that is not known."""
+        found = np.asarray(self.engine.exists(pool, keys), np.bool_)
+        if found.shape != (len(keys),):
+            raise StorageError(f"{pool}: asked for {len(keys)} keys, the engine answered for {found.size}")
+        unanswered = None
+        if self._answering is not None:
+            unanswered = self._answering.take_unanswered()
+        elif not found.all() and self.engine.stats().is_degraded:
+            unanswered = ~found
+        return found, np.zeros(len(keys), np.bool_) if unanswered is None else unanswered
+
+    def _note_answer(self, *, is_away: bool) -> None:
+        """Whether the store is there; when it is back, what it failed to give before may be given now."""
+        if is_away == self._is_away:
+            return
+        with self._lock:
+            was_away, self._is_away = self._is_away, is_away
+            if not was_away or is_away:
+                return
+            self.outages += 1
+        self.failed.clear()
+        self._log.info("back", "storage answers again; what it failed to give before is asked for again")
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         """Read pages with their trailers (`HostPool.page_memory`): DONE, MISSING, FAILED or CORRUPT for each.
@@ -87,12 +156,22 @@ class CheckedStorage:
         try:
             with self._timed(pool, "get"):
                 outcomes = self._answered(pool, keys, self._verified(pool, keys, pages))
+            why = None
         except StorageError as error:
             self._failed(str(error))
-            return [Outcome.FAILED] * len(keys)
+            outcomes, why = [Outcome.FAILED] * len(keys), str(error)
+        if outcomes.count(Outcome.DONE) < len(outcomes):
+            self._note_unread(pool, keys, outcomes, why)
+        return outcomes
+
+    def _note_unread(self, pool: str, keys: Sequence[bytes], outcomes: list[Outcome], why: str | None) -> None:
+        """Some pages were listed, and were not read."""
+        self.failed.add(pool, [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is not Outcome.DONE])
+        for outcome, fault in FAULT_OF_READ.items():
+            if outcome in outcomes:
+                self.faults.note(fault, pool, outcomes.count(outcome), why)
         if Outcome.CORRUPT in outcomes:
             self._quarantine(pool, [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is Outcome.CORRUPT])
-        return outcomes
 
     def _verified(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         if self._sealing is not None:
@@ -107,14 +186,23 @@ class CheckedStorage:
         """Write the trailers of pages that are not stored yet, and store them: DONE, PRESENT, DROPPED or FAILED for each."""
         try:
             with self._timed(pool, "put"):
-                if self._sealing is not None:
-                    return self._answered(pool, keys, self._sealing.put_sealed(pool, keys, pages, seal))
-                for key, page in zip(keys, pages, strict=True):
-                    seal(page, key)
-                return self._answered(pool, keys, self.engine.put(pool, keys, pages))
+                outcomes = self._answered(pool, keys, self._sealed(pool, keys, pages))
+            why = None
         except StorageError as error:
             self._failed(str(error))
-            return [Outcome.FAILED] * len(keys)
+            outcomes, why = [Outcome.FAILED] * len(keys), str(error)
+        for outcome, fault in FAULT_OF_WRITE.items():
+            if outcome in outcomes:
+                self.faults.note(fault, pool, outcomes.count(outcome), why)
+        self.failed.discard(pool, (key for key, outcome in zip(keys, outcomes, strict=True) if outcome is Outcome.DONE))
+        return outcomes
+
+    def _sealed(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        if self._sealing is not None:
+            return self._sealing.put_sealed(pool, keys, pages, seal)
+        for key, page in zip(keys, pages, strict=True):
+            seal(page, key)
+        return self.engine.put(pool, keys, pages)
 
     @staticmethod
     def _answered(pool: str, keys: Sequence[bytes], outcomes: list[Outcome]) -> list[Outcome]:
@@ -122,16 +210,18 @@ class CheckedStorage:
             raise StorageError(f"{pool}: given {len(keys)} keys, the engine answered for {len(outcomes)}")
         return outcomes
 
-    def count_failure(self, problem: str) -> None:
-        """Count a failure, including one before the store was reached, so that `errors` covers every page that could not be
-        stored.
-        """
+    def broke_off(self, problem: str) -> None:
+        """Count a job that ended by another error than StorageError, wherever it came from. The caller logs it."""
+        self._count_error(problem)
+        self.faults.count(StoreFault.BROKEN_JOB, 1)
+
+    def _count_error(self, problem: str) -> None:
         with self._lock:
             self._errors += 1
             self._last_error = problem
 
     def _failed(self, problem: str) -> None:
-        self.count_failure(problem)
+        self._count_error(problem)
         self._log.warning("failed", "storage failed, and the request goes on without it: %s", problem)
 
     @contextmanager
@@ -150,8 +240,6 @@ class CheckedStorage:
     def _quarantine(self, pool: str, keys: list[bytes]) -> None:
         with self._lock:
             self._quarantined[pool] = self._quarantined.get(pool, 0) + len(keys)
-        message = "storage returned %d pages of pool %r that are not what was put; they are not used, and removed from it"
-        self._log.warning(pool, message, len(keys), pool)
         try:
             self.engine.remove(pool, keys)
         except StorageError as error:

@@ -13,6 +13,7 @@ engine, including those of other packages and faulty ones in tests.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -44,6 +45,7 @@ class GuardedStorage(ABC):
         self._counters = StorageCounters({pool.name: pool.value_bytes for pool in self._pools.values()})
         self._gate = CallGate(name)
         self._log = RateLimitedLog()
+        self._of_thread = threading.local()
 
     @property
     @abstractmethod
@@ -60,10 +62,23 @@ class GuardedStorage(ABC):
         with self._gate:
             self._known(pool).check_keys(keys)
             found = np.zeros(len(keys), np.bool_)
+            unanswered: NDArray[np.bool_] | None = None
             if keys and self._admits():
-                found[:] = self._exists(pool, keys)
+                answers = self._exists(pool, keys)
+                found[:] = answers
+                if not isinstance(answers, np.ndarray) and None in answers:
+                    unanswered = np.fromiter((answer is None for answer in answers), np.bool_, len(keys))
+            elif keys:
+                unanswered = ~found
+            self._of_thread.unanswered = unanswered
             self._counters.queried(pool, len(keys), int(found.sum()))
             return found
+
+    def take_unanswered(self) -> NDArray[np.bool_] | None:
+        """See AnsweringEngine.take_unanswered."""
+        unanswered: NDArray[np.bool_] | None = getattr(self._of_thread, "unanswered", None)
+        self._of_thread.unanswered = None
+        return unanswered
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         """See StorageEngine.get."""
@@ -87,7 +102,7 @@ class GuardedStorage(ABC):
 
     def stats(self) -> StorageStats:
         """See StorageEngine.stats."""
-        return self._counters.snapshot(is_degraded=self._is_degraded())
+        return self._counters.snapshot(is_degraded=self._is_degraded(), freed_bytes=self._freed_bytes())
 
     def close(self) -> None:
         """See StorageEngine.close."""
@@ -95,8 +110,8 @@ class GuardedStorage(ABC):
             self._close()
 
     @abstractmethod
-    def _exists(self, pool: str, keys: Sequence[bytes]) -> Sequence[bool] | NDArray[np.bool_]:
-        """Which keys are stored."""
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> Sequence[bool | None] | NDArray[np.bool_]:
+        """Which keys are stored; None for one of which the store did not say."""
 
     @abstractmethod
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -127,6 +142,10 @@ class GuardedStorage(ABC):
     def _is_degraded(self) -> bool:
         """Whether the store cannot be used at present."""
         return False
+
+    def _freed_bytes(self) -> int:
+        """See StorageStats."""
+        return 0
 
     def _guarded_get(
         self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], get: Callable[[], list[Outcome]]

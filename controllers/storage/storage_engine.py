@@ -132,3 +132,14 @@ class SealingEngine(StorageEngine, Protocol):
     ) -> list[Outcome]:
         """As `put`, but `seal(page, key)` is called before each page is written; not for those PRESENT."""
         ...
+
+
+@runtime_checkable
+class AnsweringEngine(StorageEngine, Protocol):
+    """An engine that can tell a key that is not stored from one of which the store did not say so; any GuardedStorage."""
+
+    def take_unanswered(self) -> NDArray[np.bool_] | None:
+        """Of the keys of this thread's last `exists` those of which it is not known whether they are stored, shape [keys]; None
+        for no such key, and for a second call.
+        """
+        ...

@@ -34,10 +34,13 @@ class StorageStats:
     """Attributes:
     pools: counts by pool name.
     is_degraded: the store cannot be used at present, and everything is a miss.
+    freed_bytes: of values that the engine gave up to keep its bound when it was opened or grew: those of pools that it was not
+        opened for, and of tables of another size. It logs each time.
     """
 
     pools: Mapping[str, StoredPoolStats]
     is_degraded: bool = False
+    freed_bytes: int = 0
 
 
 class StorageCounters:
@@ -64,11 +67,13 @@ class StorageCounters:
         with self._lock:
             _add(self._pools[pool].puts, outcomes)
 
-    def snapshot(self, *, is_degraded: bool = False) -> StorageStats:
+    def snapshot(self, *, is_degraded: bool = False, freed_bytes: int = 0) -> StorageStats:
         """A snapshot."""
         with self._lock:
             return StorageStats(
-                pools={name: counters.frozen() for name, counters in self._pools.items()}, is_degraded=is_degraded
+                pools={name: counters.frozen() for name, counters in self._pools.items()},
+                is_degraded=is_degraded,
+                freed_bytes=freed_bytes,
             )
 
 

@@ -1,8 +1,8 @@
 """A job that writes a boundary (a length one can resume from) to the store: its paths from the root on, then its windows and
 states, then the restore point.
 
-Stored pages are skipped: those known to be stored without a query, others by one query per pool. The first page that the store
-refuses ends the job, because nothing behind it could be found.
+Stored pages are skipped: of those known to be stored only the last is queried, others by one query per pool. The first page
+that the store refuses ends the job, because nothing behind it could be found.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class PersistJob:
         known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=Digests())
         digests = chain.continued(known.digests, self.key)
         seen = stored_digests.leading(digests, known.seen)
+        if seen.page_count and (yield from self._is_lost(store, digests, seen.page_count)):
+            stored_digests.discard(digests[: seen.page_count])
+            seen = stored_digests.leading(digests)
         first, begin = self._first_page, seen.page_count
         self.prefix = prefix = replace(known, digests=digests, seen=seen)
         if begin < first:
@@ -111,6 +114,17 @@ class PersistJob:
                 attested[access.stored.format_digest] = ids.size
         if all(access.name in self.pages for access in self._composition.trailing if access.required):
             self.is_done = yield from self._put_record(store, digests, attested)
+
+    def _is_lost(self, store: CheckedStorage, digests: Digests, begin: int) -> Asking:
+        """Whether the store lacks the last page that it is believed to hold: it was emptied, or evicted the page. What would be
+        written behind it could not be found.
+        """
+        for access in self._composition.paths:
+            if access.required and access.writes:
+                found = store.look_up(access.name, pool_keys(digests[begin - 1 : begin], access.stored.format_digest))
+                yield 0.0
+                return not (found.listed[0] or found.unanswered[0])
+        return False
 
     def _put(
         self,

@@ -8,6 +8,7 @@ ancestors' pages, unless the store is known to hold them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
@@ -51,6 +52,13 @@ class PersistQueue:
         self._windows = [(access.name, index_of(access.name), access.need.window_tokens) for access in composition.trailing]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
+        self._failed: OrderedDict[Boundary, None] = OrderedDict()
+        self._retry_at = inf
+
+    @property
+    def retry_count(self) -> int:
+        """How many boundaries a fault kept from the store, and are tried again."""
+        return len(self._failed)
 
     @property
     def waiting_count(self) -> int:
@@ -80,6 +88,8 @@ class PersistQueue:
         """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, and a copy of the tokens and
         page ids behind the longest prefix of it that was written lately.
         """
+        if self._failed and not self._waiting:
+            self._retry()
         if self._open:
             ended = self._jobs.ended()
             if ended:
@@ -153,6 +163,7 @@ class PersistQueue:
                 self.add(opened.receipt.boundary)
             else:
                 self._count(job.error, opened.job)
+                self._note_failure(opened.receipt.boundary, failed=job.error not in (None, "closed") or _is_fault(opened.job))
             if self._is_single_rank:
                 self._release(job)
             else:
@@ -163,6 +174,36 @@ class PersistQueue:
         opened = self._open.pop(job, None)
         if opened is not None:
             opened.receipt.release()
+
+    def _note_failure(self, boundary: Boundary, *, failed: bool) -> None:
+        """Whether the store failed to take a boundary. What it failed to take is tried again, one after another: after a pause
+        while it goes on to fail, then as soon as the queue has time.
+        """
+        retry_s = self._policy.retry_s
+        if retry_s is None or not self._is_single_rank:
+            return
+        if not failed:
+            self._retry_at = 0.0
+            return
+        self._retry_at = self._controller.tier.clock() + retry_s
+        self._failed[boundary] = None
+        self._failed.move_to_end(boundary)
+        if len(self._failed) > self._policy.max_waiting:
+            oldest, _ = self._failed.popitem(last=False)
+            self._controller.count_drop("persist not tried again", oldest)
+
+    def _retry(self) -> None:
+        """Try one boundary again that the store failed to take, if it is time; the next one when that has ended."""
+        now = self._controller.tier.clock()
+        if now >= self._retry_at:
+            assert self._policy.retry_s is not None
+            self._retry_at = now + self._policy.retry_s
+            boundary, _ = self._failed.popitem(last=False)
+            self.add(boundary)
+
+    def store_is_back(self) -> None:
+        """The store answers again, so what it failed to take can be tried now."""
+        self._retry_at = 0.0
 
     def _count(self, error: str | None, job: PersistJob) -> None:
         controller, totals = self._controller, self._controller.totals
@@ -182,3 +223,9 @@ class PersistQueue:
         for job in list(self._open):
             self._release(job)
         self._waiting.clear()
+        self._failed.clear()
+
+
+def _is_fault(job: PersistJob) -> bool:
+    """Whether a write ended early because the store failed."""
+    return job.failure is not None and job.failure.startswith("store ")

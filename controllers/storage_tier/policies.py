@@ -31,6 +31,10 @@ class PrefetchPolicy:
             so far. So a stopped prefetch has evicted little more than it brings.
         max_open: maximum number of prefetches that run or wait for another; further ones are dropped and counted.
         max_outcomes: maximum number of ended prefetches whose outcome is kept; beyond that the oldest is dropped and counted.
+        failed_pause_s: a page that the store listed and did not give is not asked for again for so long, unless it is written
+            anew; 0 asks again at once.
+        max_failed_pages: maximum number of such pages that are remembered; beyond that the oldest is forgotten. One takes about
+            200 bytes.
     """
 
     mode: PrefetchMode = PrefetchMode.TIMEOUT
@@ -43,17 +47,20 @@ class PrefetchPolicy:
     room_pages: int = 256
     max_open: int = 4096
     max_outcomes: int = 4096
+    failed_pause_s: float = 10.0
+    max_failed_pages: int = 1 << 16
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, PrefetchMode):
             raise ConfigurationError(f"mode must be a PrefetchMode, not {self.mode!r}")
-        for name in ("min_tokens", "batch_pages", "room_pages", "max_open", "max_outcomes"):
+        for name in ("min_tokens", "batch_pages", "room_pages", "max_open", "max_outcomes", "max_failed_pages"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is one or more, not {getattr(self, name)}")
         if not 0 < self.max_host_share <= 1:
             raise ConfigurationError(f"max_host_share is a share above 0 up to 1, not {self.max_host_share}")
-        if min(self.base_s, self.per_token_s, self.grace_s) < 0:
-            raise ConfigurationError(f"times are zero or more, not {self.base_s}, {self.per_token_s}, {self.grace_s}")
+        times = self.base_s, self.per_token_s, self.grace_s, self.failed_pause_s
+        if min(times) < 0:
+            raise ConfigurationError(f"times are zero or more, not {', '.join(map(str, times))}")
 
     def patience_s(self, tokens: int) -> float:
         """How long a request waits for so many missing tokens.
@@ -83,6 +90,8 @@ class PersistPolicy:
             continues one is hashed from its end on.
         recheck_s: after how long a remembered page is queried again; a store evicts unread pages, even the beginning of a long
             prefix.
+        retry_s: boundaries that a fault kept from the store are tried again after so long; at most `max_waiting` of them are
+            remembered. None forgets them. Several ranks forget them, for each one's store fails for itself.
     """
 
     max_waiting: int = 1024
@@ -91,9 +100,12 @@ class PersistPolicy:
     batch_pages: int = 64
     known_pages: int = 1 << 18
     recheck_s: float = 600.0
+    retry_s: float | None = 10.0
 
     def __post_init__(self) -> None:
         if min(self.max_waiting, self.max_open, self.batch_pages, self.known_pages) < 1:
             raise ConfigurationError("max_waiting, max_open, batch_pages and known_pages are one or more")
+        if self.retry_s is not None and self.retry_s <= 0:
+            raise ConfigurationError(f"retry_s must be positive or None, not {self.retry_s}")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
             raise ConfigurationError(f"bytes_per_s must be positive or None, not {self.bytes_per_s}")

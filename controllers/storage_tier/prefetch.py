@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.comparing import agreement
+from unified_tree.miss import StoreLoss
 from unified_tree.receipt import NOWHERE
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Prefetch:
         found: what the store has; stopped when no request waits any more. None for a follower.
         ticket: of its next or current vote.
         found_nothing: its look-up completed and found nothing.
+        loss: what a fault of the store kept from its prompt so far; None for nothing.
     """
 
     def __init__(self, number: int, request: Hashable, key: Key) -> None:
@@ -63,13 +66,43 @@ class Prefetch:
         self.found: FoundPrefix | None = None
         self.ticket: int | None = None
         self.found_nothing = False
+        self.loss: StoreLoss | None = None
         self._leader: Prefetch | None = None
+        self._shared_pages: int | None = None
         self._had_tokens: int | None = None
 
     @property
     def is_stopped(self) -> bool:
         """Whether its request has stopped waiting."""
         return self.stopped_at is not None
+
+    @property
+    def leading(self) -> Prefetch:
+        """The prefetch that fetches for it: itself, or the one that it follows."""
+        return self._leader or self
+
+    def shared_pages(self, page_size: int) -> int:
+        """How many pages of its prompt are those of the prefetch that fetches for it. Cost: one comparison for a follower."""
+        if self._shared_pages is None:
+            key, other = self.key, self.leading.key
+            size, end = page_size * key.width_bytes, min(key.length, other.length) * key.width_bytes
+            self._shared_pages = (
+                key.length // page_size if other is key else agreement(key.data, other.data, 0, end, size) // size
+            )
+        return self._shared_pages
+
+    def note_loss(self, listed: int, unanswered: int) -> None:
+        """A fault of the store has kept something from the prompt; lengths as in StoreLoss."""
+        before = self.loss
+        if before is not None:
+            listed, unanswered = max(listed, before.listed), max(unanswered, before.unanswered)
+        if listed or unanswered:
+            self.loss = StoreLoss(listed, unanswered)
+
+    def share_loss(self, loss: StoreLoss, page_size: int) -> None:
+        """The prefetch that it follows has lost this to a fault of the store, and it is not tried again for itself."""
+        listed = min(loss.listed, self.shared_pages(page_size) * page_size) if loss.listed else 0
+        self.note_loss(listed, (self.key.length - 1) // page_size * page_size if loss.unanswered else 0)
 
     def measure(self, tree: UnifiedTree, limit: int) -> int:
         """How many tokens of the prompt, at most `limit`, can be resumed over device and host; updates `tokens`.
@@ -110,6 +143,7 @@ class Prefetch:
     def follow(self, leader: Prefetch) -> None:
         """Wait for another prefetch that fetches the same first page."""
         self._leader = leader
+        self._shared_pages = None
         leader.followers.append(self)
         leader.users += 1
         leader.waiting += not self.is_stopped
@@ -117,14 +151,18 @@ class Prefetch:
     def lead(self, found: FoundPrefix, generation: object) -> None:
         """Start its own stages, which may be stopped already."""
         self._leader = None
+        self._shared_pages = None
         self.found = found
         self.generation = generation
         if not self.waiting:
             found.stop()
 
     def would_find_nothing(self, follower: Prefetch) -> bool:
-        """Whether a follower lacks what this one did not find: the same first page, or the same prompt."""
-        if self.found is None or not self.found_nothing:
+        """Whether a follower lacks what this one did not find: the same first page, or the same prompt.
+
+        Not if the store failed, unless it did not answer: of the follower's prompt it may list something else.
+        """
+        if self.found is None or not self.found_nothing or (self.loss is not None and self.loss.listed):
             return False
         return self.found.reach_pages == self.found.base_pages or is_same(self.key, follower.key)
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sortedcontainers import SortedList
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
+from unified_tree.miss import StoreLoss
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
+
+NOTHING: Final[tuple[int, StoreLoss | None]] = (0, None)
+"""The outcome of a prefetch that there was not."""
 
 
 class PrefetchRequests:
@@ -28,18 +32,29 @@ class PrefetchRequests:
         policy: how long a request waits, and how many outcomes are kept.
         clock: seconds.
         counters: counts time-outs and dropped outcomes.
+        page_size: tokens a page.
+        is_away: whether the store answered nothing when it was asked last.
         may_give_up: whether a request may continue before its prefetch has ended; False where several ranks must agree.
     """
 
     def __init__(
-        self, policy: PrefetchPolicy, clock: Callable[[], float], counters: CacheCounters, *, may_give_up: bool
+        self,
+        policy: PrefetchPolicy,
+        clock: Callable[[], float],
+        counters: CacheCounters,
+        page_size: int,
+        is_away: Callable[[], bool],
+        *,
+        may_give_up: bool,
     ) -> None:
         self._policy = policy
         self._clock = clock
         self._counters = counters
+        self._page_size = page_size
+        self._is_away = is_away
         self._may_give_up = may_give_up
         self._open: dict[Hashable, Prefetch] = {}
-        self._outcomes: OrderedDict[Hashable, int] = OrderedDict()
+        self._outcomes: OrderedDict[Hashable, tuple[int, StoreLoss | None]] = OrderedDict()
         self._by_deadline = SortedList()
         self._next_s = inf  # the first of them
         self.open_count = 0
@@ -70,7 +85,7 @@ class PrefetchRequests:
         if self._open.get(prefetch.request) is not prefetch:
             return
         del self._open[prefetch.request]
-        self._outcomes[prefetch.request] = prefetch.tokens
+        self._outcomes[prefetch.request] = prefetch.tokens, prefetch.loss
         if len(self._outcomes) > self._policy.max_outcomes:
             self._outcomes.popitem(last=False)
             self._counters.count_drop("prefetch forgotten")
@@ -109,12 +124,35 @@ class PrefetchRequests:
     def tokens_of(self, request: Hashable) -> int:
         """See PrefixCache.prefetched_tokens."""
         prefetch = self._open.get(request)
-        return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
+        return self._outcomes.get(request, NOTHING)[0] if prefetch is None else prefetch.tokens
 
     def due_pages(self, request: Hashable) -> int:
         """How long a prefix a store would still bring for a request, as far as is known; 0 if its prefetch has ended."""
         prefetch = self._open.get(request)
-        return 0 if prefetch is None or prefetch.found is None else prefetch.found.longest_pages
+        found = None if prefetch is None else prefetch.leading.found
+        if prefetch is None or found is None or not found.longest_pages:
+            return 0
+        return min(found.longest_pages, prefetch.shared_pages(self._page_size))
+
+    def loss_of(self, request: Hashable) -> StoreLoss | None:
+        """What a fault of the store kept from a request's prompt, as far as is known; None for nothing.
+
+        A store that has not answered a look-up within the request's time-out, or that answered none before it, counts as one
+        that fails.
+        """
+        prefetch = self._open.get(request)
+        if prefetch is None:
+            return self._outcomes.get(request, NOTHING)[1]
+        found = prefetch.leading.found
+        if found is None or found.is_over or not (self._is_away() or self._is_late(prefetch)):
+            return prefetch.loss
+        size = self._page_size
+        listed = min(found.lost_pages, prefetch.shared_pages(size)) * size if found.lost_pages else 0
+        return StoreLoss(listed, (prefetch.key.length - 1) // size * size)
+
+    def _is_late(self, prefetch: Prefetch) -> bool:
+        """Whether its time-out has run out, which with BEST_EFFORT it has from the beginning."""
+        return self._policy.mode is PrefetchMode.TIMEOUT and self._clock() >= self._entry(prefetch)[0]
 
     def stop_waiting(self, request: Hashable) -> int:
         """Stop waiting for a request's prefetch. What has been read so far is still grafted, for later requests.

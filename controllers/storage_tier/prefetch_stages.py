@@ -19,6 +19,7 @@ import numpy as np
 from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
+from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
 from unified_tree.node import Tier
 
@@ -91,10 +92,17 @@ class PrefetchStages:
         base = found.base_pages * controller.tree.page_size
         prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
         error = yield controller.jobs.look_up(found, chain)
+        found.is_over = True
+        size = controller.tree.page_size
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
-        elif error is None:
-            controller.stored_digests.discard(found.digests[found.reach_pages :])
+            if self._policy.mode is PrefetchMode.TIMEOUT:  # no answer in time is none
+                prefetch.note_loss(found.believed_pages * size, found.limit_pages * size)
+        else:
+            found.is_unanswered = failed = error is not None or found.is_unanswered
+            prefetch.note_loss(found.lost_pages * size, found.limit_pages * size if failed else 0)
+            if not failed:
+                controller.stored_digests.discard(found.digests[found.reach_pages :])
         yield from self._agree(prefetch, found, error)
 
     def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
@@ -113,6 +121,8 @@ class PrefetchStages:
             prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
             error = yield controller.jobs.read_paths(fetch)
             is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
+            if not is_stopped and (fell_short or error is not None):
+                prefetch.note_loss(found.longest_pages * controller.tree.page_size, 0)
             if fell_short and not is_stopped:
                 controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
             if fell_short or is_stopped:
@@ -140,6 +150,7 @@ class PrefetchStages:
             error = yield controller.jobs.read_trailing(fetch, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
+                prefetch.note_loss(length * controller.tree.page_size, 0)
             yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length

@@ -49,7 +49,12 @@ class Prefetcher:
         self._by_job: dict[Job, Prefetch] = {}
         self._is_closing = False
         self.requests = PrefetchRequests(
-            self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_single_rank
+            self._policy,
+            self._clock,
+            controller.counters,
+            controller.tree.page_size,
+            controller.is_away,
+            may_give_up=controller.ranks.is_single_rank,
         )
 
     @property
@@ -138,6 +143,8 @@ class Prefetcher:
         is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
         for follower in prefetch.followers:
             in_vain = is_current and self._controller.ranks.is_single_rank and prefetch.would_find_nothing(follower)
+            if prefetch.loss is not None and (in_vain or follower.is_stopped):
+                follower.share_loss(prefetch.loss, self._controller.tree.page_size)
             if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.failed_reads import FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
@@ -76,7 +77,8 @@ class StorageController:
         check_opened_for(tier.engine.stats().pools, needed)
         check_can_hold(tier.engine.capabilities, needed)
         self._chain = KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)
-        self.store = CheckedStorage(tier.engine)
+        prefetch = tier.prefetch
+        self.store = CheckedStorage(tier.engine, FailedReads(prefetch.max_failed_pages, prefetch.failed_pause_s, tier.clock))
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self.known_prefixes = KnownPrefixes(tree.page_size, tier.persist.known_pages)
         self.jobs = jobs or LocalStoreJobs(self.store, self.composition, self.stored_digests, tier)
@@ -84,6 +86,7 @@ class StorageController:
         self._weights = weights
         self.totals = StorageTierCounters()
         self._warned: set[tuple[str, str]] = set()
+        self._outages = 0
         self.prefetcher = Prefetcher(self)
         self.persist_queue = PersistQueue(self)
         self._is_closed = False
@@ -96,6 +99,10 @@ class StorageController:
         if version != self._chain.weights_version:
             self._chain = KeyChain(page_size=self.tree.page_size, weights_version=version)
         return self._chain
+
+    def is_away(self) -> bool:
+        """Whether the store answered none of the last look-up."""
+        return self.jobs.is_away
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
@@ -115,13 +122,17 @@ class StorageController:
         kind = error.partition(":")[0]
         if kind == "closed":
             return
-        self.store.count_failure(f"{what}: {error}")
+        self.store.broke_off(f"{what}: {error}")
         if (what, kind) not in self._warned:
             self._warned.add((what, kind))
             _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, printable(error, 1000))
 
     def poll(self) -> None:
         """Continue after ended jobs, and start due ones. Never blocks. Cost: O(jobs ended and started)."""
+        if self._outages != self.jobs.outages:
+            self._outages = self.jobs.outages
+            self.stored_digests.clear()
+            self.persist_queue.store_is_back()
         self.prefetcher.poll()
         self.persist_queue.poll()
 
@@ -176,6 +187,11 @@ class StorageController:
             pools=engine.pools,
             latencies=self.store.latencies,
             quarantined=self.store.quarantined,
+            faults=self.store.faults.counts,
+            failed_pages=len(self.store.failed),
+            skipped_reads=self.store.failed.skipped,
+            freed_bytes=engine.freed_bytes,
+            boundaries_to_retry=self.persist_queue.retry_count,
             errors=errors,
             last_error=last_error,
             is_degraded=engine.is_degraded,

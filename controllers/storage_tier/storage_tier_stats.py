@@ -33,13 +33,19 @@ class StorageTierStats:
         prefetches: started; `joined`: those that followed another instead. Of both, `prefetches_open` have not ended;
             `prefetches_ended` have ended and are kept for their requests.
         prefetched_tokens: tokens by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
-        persisted_boundaries: written whole; `boundaries_waiting` to be written.
+        persisted_boundaries: written whole; `boundaries_waiting` to be written; `boundaries_to_retry` that a fault of the store
+            kept from it, and that are tried again.
         persisted_pages, persisted_bytes: over all components.
         known_pages: path pages remembered as stored; `unread_pages`: those that were written, and not read until they were
             forgotten or found to be gone.
         pools: the engine's statistics, by pool.
         latencies: of its calls, by pool and call (exists, get, put).
         quarantined: corrupt pages found, by pool.
+        faults: pages that faults of the store concern, by the kind of fault (`StoreFault`), all kinds; of `broken_job` jobs.
+        failed_pages: pages that the store listed and did not give lately, so that they are not asked for at present;
+            `skipped_reads`: how often a look-up met one of them.
+        freed_bytes: what the engine gave up of its own accord to keep its bound, of pools that it was not opened for or of
+            tables of another size; not the values that make room for others of their pool.
         errors: calls that failed as a whole; `last_error`: the last message.
         is_degraded: whether the engine reports that it cannot be used at present.
     """
@@ -60,6 +66,11 @@ class StorageTierStats:
     pools: Mapping[str, StoredPoolStats]
     latencies: Mapping[tuple[str, str], LatencyStats]
     quarantined: Mapping[str, int]
+    faults: Mapping[str, int]
+    failed_pages: int
+    skipped_reads: int
+    freed_bytes: int
+    boundaries_to_retry: int
     errors: int
     last_error: str | None
     is_degraded: bool

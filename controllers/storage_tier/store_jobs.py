@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 class StoreJobs(Protocol):
     """Makes the jobs of a storage controller. A job leaves its result in the record that it is given."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the store answered for nothing in the last look-up."""
+        ...
+
+    @property
+    def outages(self) -> int:
+        """How often the store answered again after that; what it had kept before may be gone."""
+        ...
+
     def look_up(self, found: FoundPrefix, chain: KeyChain) -> Steps:
         """Find out what the store has of a prompt: `found.lengths`."""
         ...
@@ -58,9 +68,19 @@ class LocalStoreJobs:
         self._stored_digests = stored_digests
         self._tier = tier
 
+    @property
+    def is_away(self) -> bool:
+        """See StoreJobs.is_away."""
+        return self._store.is_away
+
+    @property
+    def outages(self) -> int:
+        """See StoreJobs.outages."""
+        return self._store.outages
+
     def look_up(self, found: FoundPrefix, chain: KeyChain) -> Steps:
         """See StoreJobs.look_up."""
-        return found.look_up(self._store, self._composition, chain)
+        return found.look_up(self._store, self._composition, chain, self._stored_digests)
 
     def read_paths(self, fetch: Fetch) -> Steps:
         """See StoreJobs.read_paths."""

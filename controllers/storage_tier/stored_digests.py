@@ -107,6 +107,14 @@ class StoredDigests:
             self._unread.remove(digest)
             self.unread_count += 1
 
+    def clear(self) -> None:
+        """Believe nothing any more: the store was away, and may have lost anything."""
+        with self._lock:
+            for digest in self._seen:
+                self._left(digest)
+            self._seen.clear()
+            self.discards += 1
+
     def discard(self, digests: Iterable[bytes]) -> None:
         """Remove digests whose pages were not found."""
         with self._lock:

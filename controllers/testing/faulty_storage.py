@@ -30,6 +30,8 @@ class StorageFaults:
         lost: a page was put, as it seems, but is not kept; or is there, but is not found.
         torn: the second half of a page is zeros, when put or when read.
         corrupt: one bit of a page is flipped, when read.
+        stale: a page is listed, and never given: FAILED. Of each key once and for all.
+        full: a page is not taken: DROPPED.
 
     Raises ConfigurationError for values outside 0 … 1.
     """
@@ -40,6 +42,8 @@ class StorageFaults:
     lost: float = 0.0
     torn: float = 0.0
     corrupt: float = 0.0
+    stale: float = 0.0
+    full: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,11 +81,14 @@ class FaultyStorage:
         self._engine.register(buffers)
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """See StorageEngine.exists; may be slow, raise, or overlook keys."""
+        """See StorageEngine.exists; may be slow, raise, overlook keys, or list stale ones."""
         random = self._begin()
         found = self._engine.exists(pool, keys)
         lost = np.fromiter((random.random() < self._faults.lost for _ in keys), np.bool_, len(keys))
-        return found & ~lost
+        found &= ~lost
+        if self._faults.stale:
+            found |= np.fromiter(map(self._is_stale, keys), np.bool_, len(keys))
+        return found
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         """See StorageEngine.get; all faults."""
@@ -91,7 +98,9 @@ class FaultyStorage:
         end = self._end(random, len(keys))
         outcomes = self._engine.get(pool, keys[:end], pages[:end])
         for index, outcome in enumerate(outcomes):
-            if random.random() < self._faults.lost:
+            if self._faults.stale and self._is_stale(keys[index]):
+                outcomes[index] = Outcome.FAILED
+            elif random.random() < self._faults.lost:
                 outcomes[index] = Outcome.MISSING
             elif outcome is Outcome.DONE:
                 self._spoil(random, pages[index])
@@ -108,6 +117,10 @@ class FaultyStorage:
         outcomes = [Outcome.DONE] * end + [Outcome.FAILED] * (len(keys) - end)
         for index, outcome in zip(kept, self._engine.put(pool, [keys[index] for index in kept], given), strict=True):
             outcomes[index] = outcome
+        if self._faults.full:
+            dropped = [key for key in keys if random.random() < self._faults.full]
+            self._engine.remove(pool, dropped)
+            outcomes = [Outcome.DROPPED if key in dropped else outcome for key, outcome in zip(keys, outcomes, strict=True)]
         return outcomes
 
     def remove(self, pool: str, keys: Sequence[bytes]) -> None:
@@ -137,6 +150,9 @@ class FaultyStorage:
         if random.random() < self._faults.raising:
             raise StorageError(f"call {number} fails, as seed {self._seed} decided")
         return random
+
+    def _is_stale(self, key: bytes) -> bool:
+        return Random(f"{self._seed} {key.hex()}").random() < self._faults.stale
 
     def _end(self, random: Random, count: int) -> int:
         return random.randrange(count) if count and random.random() < self._faults.partial else count

@@ -24,7 +24,7 @@ COUNTERS: Final = {
     "fetched_pages": "Pages read from the store",
     "stored_pages": "Pages written to the store, over all workers",
     "dropped_stores": "Fetches and writes that the store, or the room for them, did not allow",
-    "store_errors": "Calls of the store that failed, and pages that it returned corrupt, over all workers",
+    "store_errors": "Failed calls of the store, and pages that its faults concern, corrupt ones too, over all workers",
     "save_bytes": "Bytes copied to host, over all workers",
     "save_seconds": "Seconds spent copying to host, over all workers",
     "load_bytes": "Bytes copied from host, over all workers",

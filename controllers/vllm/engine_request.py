@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.in_flight import Flight
+    from unified_tree.miss import StoreLoss
     from unified_tree.receipt import Match, Receipt
 
 
@@ -90,6 +91,7 @@ class TrackedRequest:
         found: what its last match found; None before, and once its misses are booked.
         loaded_tokens: up to which length a load was begun.
         due_tokens: how long a prefix a store was about to bring when it waited no longer.
+        loss: what a fault of a store kept from its prompt; None for nothing.
         is_booked: its misses are booked.
         known_tokens: how far the host tier knew its prompt then.
         flight: the prompt while the host tier lacks some of it; None if nobody can find it.
@@ -112,6 +114,7 @@ class TrackedRequest:
     found: Match | None = None
     loaded_tokens: int = 0
     due_tokens: int = 0
+    loss: StoreLoss | None = None
     is_booked: bool = False
     known_tokens: int = 0
     flight: Flight | None = None

@@ -50,7 +50,7 @@ class HostMisses:
         tracked.found, tracked.is_booked = None, True
         resumed, count = max(tracked.local_tokens, tracked.loaded_tokens), tracked.prompt_tokens
         key = tracked.key(count)
-        booked = self.ledger.book(key, key.namespace, count, found, resumed, TOO_SHORT, tracked.due_tokens)
+        booked = self.ledger.book(key, key.namespace, count, found, resumed, TOO_SHORT, tracked.due_tokens, tracked.loss)
         failed = []
         if not tracked.may_load:
             failed = [Miss(LOAD_FAILED, tracked.local_tokens, resumed, None, None)]

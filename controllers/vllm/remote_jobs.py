@@ -81,6 +81,9 @@ class RemoteStoreJobs:
 
     Args:
         worker_count: how many answer every message.
+
+    Attributes:
+        is_away, outages: see StoreJobs; of any worker's store, as of the last look-up.
     """
 
     def __init__(self, worker_count: int) -> None:
@@ -88,6 +91,8 @@ class RemoteStoreJobs:
         self._tickets = count()
         self._messages: list[StoreMessage] = []
         self._answers: dict[int, list[Answer]] = {}
+        self.is_away = False
+        self.outages = 0
 
     def take_messages(self) -> tuple[StoreMessage, ...]:
         """What is to be sent with the next step."""
@@ -103,14 +108,21 @@ class RemoteStoreJobs:
         """See StoreJobs.look_up."""
         if found.is_stopped():
             return
-        lengths: list[Any] = yield from self._asked(
+        answers: list[Any] = yield from self._asked(
             lambda ticket: LookUp(
                 ticket=ticket, key=found.key, weights_version=chain.weights_version,
                 base_pages=found.base_pages, limit_pages=found.limit_pages, resumable_pages=found.resumable_pages,
             )
         )  # fmt: skip
-        shortest = min(each.size for each in lengths)
-        found.found_elsewhere(np.logical_and.reduce([each[:shortest] for each in lengths]), chain)
+        self.is_away = any(each.is_away for each in answers)
+        self.outages = sum(each.outages for each in answers)
+        shortest = min(each.lengths.size for each in answers)
+        found.found_elsewhere(
+            np.logical_and.reduce([each.lengths[:shortest] for each in answers]),
+            chain,
+            listed_pages=max(each.listed_pages for each in answers),
+            is_unanswered=any(each.is_unanswered for each in answers),
+        )
 
     def read_paths(self, fetch: Fetch) -> Steps:
         """See StoreJobs.read_paths."""

@@ -231,10 +231,10 @@ class SchedulerSide:
             tracked.fetch = Fetching.WAITED_FOR if is_asked else Fetching.OVER
             if not is_asked:
                 return False
-        due_tokens = self.store.due_tokens(request.request_id)
+        due_tokens, loss = self.store.due_tokens(request.request_id), self.store.loss(request.request_id)
         if self.store.waits(request.request_id):
             return True
-        tracked.due_tokens = due_tokens
+        tracked.due_tokens, tracked.loss = due_tokens, loss
         tracked.fetch = Fetching.OVER
         self._tell_path(tracked)
         return False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.vllm.host_index import HostIndex
     from unified_tree.controllers.vllm.store_messages import Answer, StoreMessage
     from unified_tree.keys import Key
+    from unified_tree.miss import StoreLoss
     from unified_tree.receipt import Boundary
 
 WRITES_AT_A_TIME = 16
@@ -77,6 +78,10 @@ class SchedulerStore:
     def due_tokens(self, request_id: str) -> int:
         """How long a prefix the stores would still bring for a request, as far as is known; 0 if it waits for nothing."""
         return self._controller.prefetcher.requests.due_pages(request_id) * self._index.tree.page_size
+
+    def loss(self, request_id: str) -> StoreLoss | None:
+        """What a fault of a store kept from a request's prompt, as far as is known; None for nothing."""
+        return self._controller.prefetcher.requests.loss_of(request_id)
 
     def cancel(self, request_id: str) -> None:
         """The request is gone."""

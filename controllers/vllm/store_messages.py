@@ -32,11 +32,27 @@ class StoreMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp(StoreMessage):
-    """What is there of a prompt? The fields are those of `FoundPrefix`. Answer: its `lengths`."""
+    """What is there of a prompt? The fields are those of `FoundPrefix`. Answer: `LookedUp`."""
 
     base_pages: int
     limit_pages: int
     resumable_pages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedUp:
+    """What a worker's store has of a prompt.
+
+    Attributes:
+        lengths, listed_pages, is_unanswered: see `FoundPrefix`.
+        is_away, outages: see `StoreJobs`.
+    """
+
+    lengths: NDArray[np.bool_]
+    listed_pages: int
+    is_unanswered: bool
+    is_away: bool
+    outages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +94,5 @@ class Answer:
         error: why it did.
     """
 
-    content: NDArray[np.bool_] | dict[str, int] | Written | None = None
+    content: LookedUp | dict[str, int] | Written | None = None
     error: str | None = None

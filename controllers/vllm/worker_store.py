@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.failed_reads import FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
 from unified_tree.controllers.storage_tier.fetch import read_pages
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
+from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
-from unified_tree.controllers.vllm.store_messages import Answer, LookUp, ReadPages, StoreMessage, WritePages, Written
+from unified_tree.controllers.vllm.store_messages import Answer, LookedUp, LookUp, ReadPages, StoreMessage, WritePages, Written
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
@@ -42,12 +44,14 @@ class WorkerStore:
         self._pages = pages
         self._composition = StoredComposition(composition.components, composition.page_size, tier.pools, tier.memory)
         self._access = {access.name: access for access in (*self._composition.paths, *self._composition.trailing)}
-        self._store = CheckedStorage(tier.engine)
+        prefetch = tier.prefetch
+        self._store = CheckedStorage(tier.engine, FailedReads(prefetch.max_failed_pages, prefetch.failed_pause_s, tier.clock))
         self._stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self._lock = threading.Lock()
         self._contents: dict[int, Any] = {}
         self._tickets: dict[Job, int] = {}
         self._errors = 0
+        self._outages = 0
 
     @classmethod
     def open(cls, composition: Composition, pages: Mapping[str, BlockPages], store: StoreSettings, workers: int) -> WorkerStore:
@@ -58,6 +62,7 @@ class WorkerStore:
             memory={name: each.pool for name, each in pages.items()},
             weights_version="",  # every message has its own
             options=store.options_for(workers),
+            prefetch=store.prefetch_policy(PrefetchMode.TIMEOUT.value),
         )
         return cls(composition, tier, pages)
 
@@ -79,7 +84,7 @@ class WorkerStore:
 
     def take_counters(self) -> dict[str, float]:
         """What the store failed at since the last call; empty if nothing did."""
-        errors = self._store.errors[0] + sum(self._store.quarantined.values())
+        errors = self._store.errors[0] + sum(self._store.faults.counts.values())
         new, self._errors = errors - self._errors, errors
         return {"store_errors": new} if new else {}
 
@@ -99,9 +104,28 @@ class WorkerStore:
 
     def _look_up(self, message: LookUp, chain: KeyChain) -> Steps:
         found = FoundPrefix(message.key, message.base_pages, message.limit_pages, message.resumable_pages)
-        yield from found.look_up(self._store, self._composition, chain)
-        self._stored_digests.discard(found.digests[found.reach_pages :])
-        self._answer(message, found.lengths)
+        yield from found.look_up(self._store, self._composition, chain, self._stored_digests)
+        found.is_over = True
+        if not found.is_unanswered:
+            self._stored_digests.discard(found.digests[found.reach_pages :])
+        self._forget_after_outage()
+        self._answer(
+            message,
+            LookedUp(
+                lengths=found.lengths,
+                listed_pages=found.lost_pages,
+                is_unanswered=found.is_unanswered,
+                is_away=self._store.is_away,
+                outages=self._store.outages,
+            ),
+        )
+
+    def _forget_after_outage(self) -> None:
+        """A store that was away may have lost what it had."""
+        outages = self._store.outages
+        if outages != self._outages:
+            self._outages = outages
+            self._stored_digests.clear()
 
     def _read(self, message: ReadPages, chain: KeyChain) -> Steps:
         digests, counts = chain.digests(message.key), {}
@@ -125,6 +149,7 @@ class WorkerStore:
         if corrupt:
             self._answer(message, Written(pages=0, size_bytes=0, failure="page changed in memory", is_done=False))
             return
+        self._forget_after_outage()
         yield from job.store(self._store, chain, self._stored_digests, self._tier.persist)
         self._answer(
             message,

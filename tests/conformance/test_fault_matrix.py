@@ -9,6 +9,8 @@ of them
   call of the engine is under way. And none waits longer for its prefetch than its time-out, by the scheduler's own clock;
 - afterwards all locks are released, all pages at home, and no thread, open file or shared memory is left, though the cache was
   closed while the store was dead or stood still;
+- a fault is told the same way whatever the engine: it is counted by its kind, logged, and the misses that it caused have a
+  cause of their own, while all causes sum up to the prompts;
 - a store that is well again is used again.
 
 SiMM is a double. Redis, Mooncake's master and 3FS's metadata service are real; 3FS's directory is one of this machine, or a
@@ -18,6 +20,7 @@ mount whose daemon is the one that fails. LMCache, no storage engine, has `test_
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,8 +191,15 @@ class Trial:
         return prompt(3 * next(self._fresh))
 
     def is_missed(self) -> bool:
-        """Whether the engine has told of a failure."""
-        return self.cache.figures.is_degraded or self.cache.figures.errors > 0
+        """Whether the engine has told of a failure, and a request has paid for it."""
+        figures = self.cache.figures
+        return (figures.is_degraded or figures.errors > 0) and self.is_told("unanswered", "read_failed", "not_given")
+
+    def is_told(self, *kinds: str) -> bool:
+        """Whether faults of one of these kinds were counted, and are the cause of misses."""
+        counts, stats = self.cache.figures.faults, self.cache.cache.stats()
+        assert sum(stats.misses.values()) == stats.prompt_tokens - stats.hit_tokens
+        return any(counts[kind] for kind in kinds) and stats.misses["store_failed"] > 0
 
 
 @contextmanager
@@ -215,6 +225,12 @@ def trial(rig: StoreRig, *, attached: bool = True) -> Iterator[Trial]:
             rig.end()
     assert made.store is None or not made.store.intruders, "the scheduler asked the store itself"
     check_nothing_leaks(before)
+
+
+def is_logged(caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether the log has a warning of the store, and not one for each page or request."""
+    lines = [record for record in caplog.records if record.name == "unified_tree.storage" and record.levelno >= logging.WARNING]
+    return 0 < len(lines) <= 40
 
 
 def test_every_pair_is_tried_or_said_why_not() -> None:
@@ -248,12 +264,13 @@ def test_the_cache_itself_ends(rig: StoreRig) -> None:
 
 
 @having("killed")
-def test_killed(rig: StoreRig) -> None:
+def test_killed(rig: StoreRig, caplog: pytest.LogCaptureFixture) -> None:
     """The cache goes on without, and is closed without."""
     with trial(rig) as life:
         life.learn()
         rig.kill()
         life.suffer(life.is_missed)
+        assert is_logged(caplog)
         life.cache.close()
         rig.start()
 
@@ -317,7 +334,9 @@ def test_full(rig: StoreRig) -> None:
                 life.cache.forget()
             kept = sum(int(life.watch.engine.exists(pool, list(keys)).sum()) for pool, keys in life.watch.stored.items())
             everything = sum(map(len, life.watch.stored.values()))
-            assert kept < everything or life.cache.cache.stats().drops.get("persist incomplete: store dropped")
+            is_dropped = life.cache.cache.stats().drops.get("persist incomplete: store dropped")
+            assert kept < everything or is_dropped
+            assert not is_dropped or life.cache.figures.faults["write_dropped"]
         if rig.is_sized:
             life.cache.cache.detach_storage()  # tables that are in use are not made larger
             life.attach()
@@ -339,6 +358,7 @@ def test_it_says_that_it_has_what_it_has_not(rig: StoreRig) -> None:
         present = life.cache.figures.pools["full"].present
         tell_lies(life)
         assert life.cache.figures.pools["full"].present > present, "it was asked, and said yes"
+        assert life.is_told("not_given", "read_failed")
         life.watch.before_get = nothing
         peer.close()
         life.use_again()
@@ -355,7 +375,7 @@ def test_what_it_has_is_too_short(rig: StoreRig) -> None:
 
 
 @having("corrupt")
-def test_what_it_has_is_something_else(rig: StoreRig) -> None:
+def test_what_it_has_is_something_else(rig: StoreRig, caplog: pytest.LogCaptureFixture) -> None:
     """As long as it should be, stored by others as it should be, and not what was put: it is never served, and heals."""
     with trial(rig) as life:
         life.learn()
@@ -370,4 +390,5 @@ def test_what_it_has_is_something_else(rig: StoreRig) -> None:
         peer.close()
         tell_lies(life)
         assert life.cache.figures.quarantined
+        assert life.is_told("corrupt") and is_logged(caplog)
         until(lambda: life.cache.found_again(OLD[0]) == WHOLE, "it heals")

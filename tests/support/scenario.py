@@ -164,7 +164,7 @@ class Scenario:
             dies_at=rng.randrange(150) if rng.random() < 0.06 else None,
             refuses=rng.random() < 0.5,
             closes_at_work=rng.random() < 0.3,
-            store=_store(rng, tick_ns) if rng.random() < 0.75 else None,
+            store=_store(rng, seed, tick_ns) if rng.random() < 0.75 else None,
             remembered=rng.choice([1, 1, 2, 4096]),
             max_versions=rng.choice([1, 1, 2, 100]),
             neighbour=rng.random() < 0.2,
@@ -180,12 +180,19 @@ def _budget(rng: Random, pages: dict[str, int], names: list[str]) -> BlockBudget
     return BlockBudget(block_count=max(wanted, *blocks.values()), page_blocks=blocks)
 
 
-def _store(rng: Random, tick_ns: int) -> StoreScenario:
+def _store(rng: Random, seed: int, tick_ns: int) -> StoreScenario:
     bad = rng.choice([0.0, 0.0, 0.02, 0.2])
+    ill = Random(f"store {seed}")
     return StoreScenario(
         page_count=rng.choice([2, 10, 200, 400, 400]),
         faults=StorageFaults(
-            raising=bad / 2, partial=bad * rng.random(), lost=bad * rng.random(), torn=bad, corrupt=bad * rng.random()
+            raising=bad / 2,
+            partial=bad * rng.random(),
+            lost=bad * rng.random(),
+            torn=bad,
+            corrupt=bad * rng.random(),
+            stale=ill.choice([0.0, 0.0, 0.0, 0.0, 0.02, 0.3]),
+            full=ill.choice([0.0, 0.0, 0.1, 0.3, 1.0]) if bad == 0.2 else 0.0,
         ),
         prefetch=PrefetchPolicy(
             mode=rng.choice(list(PrefetchMode)),
@@ -198,6 +205,8 @@ def _store(rng: Random, tick_ns: int) -> StoreScenario:
             room_pages=rng.choice([1, 2, 5, 256]),
             max_open=rng.choice([1, 3, 100, 100, 100]),
             max_outcomes=rng.choice([1, 2, 100]),
+            failed_pause_s=ill.choice([0.0, 0.0001, 0.0001, 0.001, 10.0]),
+            max_failed_pages=ill.choice([1, 3, 1000]),
         ),
         persist=PersistPolicy(
             max_waiting=rng.choice([1, 4, 100]),
@@ -205,6 +214,7 @@ def _store(rng: Random, tick_ns: int) -> StoreScenario:
             batch_pages=rng.choice([1, 3, 64]),
             known_pages=rng.choice([1, 3, 1000]),
             recheck_s=rng.choice([0.001, 1.0]),
+            retry_s=ill.choice([None, 0.0001, 0.001]),
         ),
         step_ns=int(tick_ns * rng.choice([0.02, 0.2, 2])),
         readers=rng.choice([1, 2, 100]),

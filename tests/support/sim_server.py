@@ -157,10 +157,12 @@ class SimServer:
             stats, load_wait_s=0, ages={}, backed_up=copies[0], loaded=copies[1]
         )  # but for what the wall clock says
         self._note(f"{stats}")
+        assert sum(stats.misses.values()) == stats.prompt_tokens - stats.hit_tokens
         self._count_up(stats.drops)
         self.events.update(
             loads=stats.loads, loaded=stats.loaded.count, backed_up=stats.backed_up.count, lost=stats.lost,
             host_hits=stats.host_hit_tokens, repeats=self.engine.repeats, storage_hits=stats.storage_hit_tokens,
+            store_failed=stats.misses["store_failed"],
         )  # fmt: skip
 
     def _count_up(self, drops: object) -> None:
@@ -199,6 +201,8 @@ class SimServer:
             figures, policy = self.cache.storage.stats(), self.cache.storage.tier.prefetch
             assert figures.prefetches_open <= policy.max_open
             assert figures.prefetches_ended <= policy.max_outcomes
+            assert figures.failed_pages <= policy.max_failed_pages
+            assert figures.boundaries_to_retry <= self.cache.storage.tier.persist.max_waiting
 
     def _refusal(self) -> AbstractContextManager[None]:
         """A dead engine may refuse what it is given, and that is told; a living one never does."""

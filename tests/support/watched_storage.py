@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from unified_tree.controllers.storage import Capabilities, Outcome, StorageEngine
-from unified_tree.controllers.storage.storage_engine import SealingEngine
+from unified_tree.controllers.storage import AnsweringEngine, Capabilities, Outcome, SealingEngine, StorageEngine
 from unified_tree.controllers.storage.storage_stats import StorageStats
 
 Keys = Sequence[bytes]
@@ -75,6 +74,9 @@ class WatchedStorage:
     def exists(self, pool: str, keys: Keys) -> Any:
         with self._call("exists"):
             return self.engine.exists(pool, keys)
+
+    def take_unanswered(self) -> Any:
+        return self.engine.take_unanswered() if isinstance(self.engine, AnsweringEngine) else None
 
     def get(self, pool: str, keys: Keys, pages: Pages) -> list[Outcome]:
         with self._call("get"):

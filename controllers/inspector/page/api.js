@@ -72,7 +72,7 @@ export const namespaceName = (name) => (name === null ? "all others" : name || "
 export const NAMESPACE_COLOURS = ["#3155c6", "#e8843c", "#2e8b57", "#8d5fc4", "#d1495b", "#3fb6b2", "#b08a2e", "#c25b9b", "#9aa5b8"];
 export const TIERS = ["device", "host", "store"];
 export const HIT_COLOURS = ["#2e8b57", "#5cb588", "#9bd4b5"];
-export const CAUSE_COLOURS = ["#9aa5b8", "#c3cad6", "#d1495b", "#e8843c", "#8d5fc4", "#b48be0", "#e3cf9f", "#cdb675", "#3a86c8", "#1f4e79", "#76b7d8", "#3fb6b2", "#6b7280", "#3d4451"];
+export const CAUSE_COLOURS = ["#9aa5b8", "#c3cad6", "#d1495b", "#e8843c", "#8d5fc4", "#b48be0", "#e3cf9f", "#cdb675", "#3a86c8", "#1f4e79", "#76b7d8", "#3fb6b2", "#6b7280", "#3d4451", "#7a1f2b"];
 export const CAUSES = {
   never_seen: "no prompt with this prefix came before",
   diverged: "the prefix was seen, but other tokens came behind it",
@@ -88,4 +88,5 @@ export const CAUSES = {
   prefetch_given_up: "the store had it, but the request waited no longer",
   last_token: "the last token of a prompt is always computed",
   unknown: "evicted too long ago to be remembered",
+  store_failed: "the store listed it and did not give it, or did not answer",
 };

@@ -113,8 +113,10 @@ function tell(figures, cache, causes) {
   const drops = Object.entries(figures.drops);
   if (drops.length) parts.push(make("h2", {}, "Dropped or failed"), table(["what", "#times"], drops.map(([what, count]) => [what, number(count)])));
   if (figures.storage) {
-    const { errors, last_error, is_degraded, quarantined } = figures.storage;
+    const { errors, last_error, is_degraded, quarantined, faults = {}, freed_bytes = 0 } = figures.storage;
     const bad = Object.entries(quarantined).map(([pool, count]) => [`corrupt pages of ${pool}, quarantined`, number(count)]);
+    for (const [kind, count] of Object.entries(faults)) if (count) bad.push([`faults: ${kind.replaceAll("_", " ")}`, number(count)]);
+    if (freed_bytes) bad.push(["bytes of other formats or sizes, given up", number(freed_bytes)]);
     parts.push(make("h2", {}, "Store"), table(["what", ""], [["calls that failed", number(errors)], ["it can be used at present", is_degraded ? "no" : "yes"], ...bad, ...(last_error ? [["the last error", last_error]] : [])]));
   }
   totals.replaceChildren(...parts);

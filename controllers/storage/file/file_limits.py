@@ -18,6 +18,8 @@ class FileLimits:
         bytes_per_lock: maximum bytes written while the writer lock is held, but at least one value.
         refresh_s: a use is recorded only if the last recorded one is longer ago. So recency has this resolution, and hot values
             cost no writes. 0 records every use.
+        move_bytes: maximum bytes of values that move into a table of another size when the engine is opened with another
+            capacity; the others, used longest ago, are given up.
         full_pause_s: for so long after the disk was full, new values overwrite old ones; if that fails too, they are dropped.
 
     Raises ConfigurationError for invalid values.
@@ -27,6 +29,7 @@ class FileLimits:
     write_wait_s: float = 1.0
     bytes_per_lock: int = 8 << 20
     refresh_s: float = 1.0
+    move_bytes: int = 4 << 30
     full_pause_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -38,6 +41,7 @@ class FileLimits:
                 "open_wait_s": SECONDS,
                 "write_wait_s": any_wait,
                 "bytes_per_lock": BYTES,
+                "move_bytes": BYTES,
                 "refresh_s": any_wait,
                 "full_pause_s": any_wait,
             },

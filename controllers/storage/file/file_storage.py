@@ -73,7 +73,8 @@ class FileStorage(GuardedStorage):
         bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
         self._faults = FileFaults(path)
         settings = TableSettings(sync=sync, clock_ns=clock_ns, limits=limits or FileLimits(), faults=self._faults)
-        self._tables = StoreDirectory(path, bound_bytes, settings).open(self._pools, shapes)
+        self._directory = StoreDirectory(path, bound_bytes, settings)
+        self._tables = self._directory.open(self._pools, shapes)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -88,7 +89,7 @@ class FileStorage(GuardedStorage):
         """See SealingEngine.put_sealed."""
         return self._guarded_put(pool, keys, pages, lambda: self._tables[pool].writer.put(keys, pages, seal), writable=True)
 
-    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool | None]:
         return self._tables[pool].has(keys)
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -108,6 +109,9 @@ class FileStorage(GuardedStorage):
 
     def _is_degraded(self) -> bool:
         return self._faults.is_failing
+
+    def _freed_bytes(self) -> int:
+        return self._directory.freed_bytes
 
     def _close(self) -> None:
         for table in self._tables.values():

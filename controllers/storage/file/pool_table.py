@@ -28,10 +28,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.directory_room import DirectoryRoom, OwnTable
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, STABLE_BYTES, last_use
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_settings import TableSettings
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
+from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES
 from unified_tree.controllers.storage.file.table_writer import TableWriter
 from unified_tree.controllers.storage.storage_engine import Outcome
 
@@ -43,8 +44,8 @@ class PoolTable:
     """The open table of one pool.
 
     Args:
-        index, pages: descriptors of its files, owned: `close` closes them.
-        shape: of the table.
+        table: its files, owned: `close` closes them.
+        room: of the directory.
         settings: of the engine.
 
     Attributes:
@@ -55,22 +56,23 @@ class PoolTable:
 
     def __init__(
         self,
-        index: int,
-        pages: int,
-        shape: TableShape,
+        table: OwnTable,
+        room: DirectoryRoom,
         settings: TableSettings,
     ) -> None:
-        self._index = TableIndex(index, shape, settings.faults)
-        self._pages = pages
+        shape = table.shape
+        self._index = TableIndex(table.index, shape, settings.faults)
+        self._pages = table.pages
         self._clock_ns = settings.clock_ns
         self._faults = settings.faults
         self._refresh_ns = settings.limits.refresh_ns
         self._stride_bytes, self._value_bytes = shape.stride_bytes, shape.value_bytes
-        self.writer = TableWriter(self._index, pages, shape, settings)
+        self.writer = TableWriter(self._index, table, room, settings)
 
-    def has(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether values are there. Cost: one `pread` of 2 KiB a key."""
-        return [isinstance(found, tuple) for found in map(self._find, keys, self._index.first_slots(keys))]
+    def has(self, keys: Sequence[bytes]) -> list[bool | None]:
+        """Whether values are there; None where the index cannot be read. Cost: one `pread` of 2 KiB a key."""
+        places = map(self._find, keys, self._index.first_slots(keys))
+        return [None if place is Outcome.FAILED else place is not Outcome.MISSING for place in places]
 
     def get(self, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Verify | None) -> list[Outcome]:
         """Read values into pages: DONE, MISSING or FAILED for each, or CORRUPT where `verify` says so of a page and its key.

@@ -59,10 +59,10 @@ class SlotClaims:
         """There is room again."""
         self._full_until_ns = self._refuse_until_ns = 0
 
-    def claim(self, at: int, first: int, key: bytes, now: int) -> Claim | Outcome:
+    def claim(self, at: int, first: int, key: bytes, now: int, *, may_grow: bool) -> Claim | Outcome:
         """Room for the value at one place of the batch, whose bucket begins with slot `first`; or PRESENT, or DROPPED.
 
-        No other claim on the same bucket may be open.
+        Without `may_grow` the table takes no further room on the disk. No other claim on the same bucket may be open.
         """
         try:
             bucket = self._index.bucket(first)
@@ -73,7 +73,7 @@ class SlotClaims:
             if now < self._refuse_until_ns:
                 return Outcome.DROPPED
             kind, way, empties, victim = scan(bucket, now)
-            if kind < (WRITTEN if now < self._full_until_ns else FRESH) and victim >= 0:
+            if kind < (FRESH if may_grow and now >= self._full_until_ns else WRITTEN) and victim >= 0:
                 self._index.write(first + victim, EMPTIED)
                 if self._sync:
                     os.fdatasync(self._index.descriptor)
@@ -81,6 +81,9 @@ class SlotClaims:
                 kind, way, empties, victim = scan(bucket, now)
         except OSError as error:
             return self.failure(error)
+        if not may_grow and kind != WRITTEN:
+            self._faults.failed("write", "the directory is at its bound, or another process locks it for too long")
+            return Outcome.DROPPED
         made = entry(key, next(self._generations), first + way, now)
         if empties > 1 or not self._keeps_spare:
             return at, first + way, kind == WRITTEN, first + way, made

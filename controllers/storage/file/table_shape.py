@@ -65,6 +65,11 @@ class TableShape:
         return round_up(self.value_bytes)
 
     @property
+    def grown_bytes(self) -> int:
+        """What a table takes more for one new value, at most: the value, and a block of the index."""
+        return self.written_bytes + BLOCK_BYTES
+
+    @property
     def stride_bytes(self) -> int:
         """From one value to the next in the pages file.
 

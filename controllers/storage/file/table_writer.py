@@ -10,11 +10,12 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.directory_room import DirectoryRoom, OwnTable
 from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, rounds_of_distinct
 from unified_tree.controllers.storage.file.table_entry import EMPTIED
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_settings import TableSettings
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
+from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES
 from unified_tree.controllers.storage.file.writer_lock import WriterLock
 from unified_tree.controllers.storage.storage_engine import Outcome
 
@@ -27,8 +28,8 @@ class TableWriter:
 
     Args:
         index: of the table.
-        pages: descriptor of the pages file, not owned; it is locked.
-        shape: of the table.
+        table: its files, not owned; that of the pages is locked.
+        room: of the directory.
         settings: of the engine.
 
     No method raises OSError; all raise StorageError in a fork of the process that made the writer.
@@ -37,17 +38,20 @@ class TableWriter:
     def __init__(
         self,
         index: TableIndex,
-        pages: int,
-        shape: TableShape,
+        table: OwnTable,
+        room: DirectoryRoom,
         settings: TableSettings,
     ) -> None:
+        shape = table.shape
         self._index = index
-        self._pages = pages
+        self._table = table
+        self._room = room
+        self._pages = table.pages
         self._sync = settings.sync
         self._clock_ns = settings.clock_ns
         self._faults = settings.faults
         self._claims = SlotClaims(index, shape, settings)
-        self._lock = WriterLock(pages, settings.limits.write_wait_s)
+        self._lock = WriterLock(table.pages, settings.limits.write_wait_s)
         self._stride_bytes, self._written_bytes = shape.stride_bytes, shape.written_bytes
         self._padding = bytes(shape.written_bytes - shape.value_bytes)
         self._step = max(1, settings.limits.bytes_per_lock // shape.written_bytes)
@@ -115,21 +119,36 @@ class TableWriter:
                 outcomes[at] = failure
             return
         try:
-            now, claims = self._clock_ns(), list[Claim]()
-            for at in some:
-                found = self._claims.claim(at, firsts[at], keys[at], now)
-                if isinstance(found, Outcome):
-                    outcomes[at] = found
-                else:
-                    claims.append(found)
-            claims = self._flushed(self._pages, self._filled(claims, keys, pages, seal, outcomes), outcomes)
-            claims = self._flushed(self._index.descriptor, self._published(claims, outcomes), outcomes)
+            claims = self._claimed(some, firsts, keys, outcomes, may_grow=True)
+            growing = [claim[0] for claim in claims if not claim[2]]
+            with self._room.growth(self._table, len(growing)) as may_grow:
+                if not may_grow:
+                    claims = [claim for claim in claims if claim[2]]
+                    claims += self._claimed(growing, firsts, keys, outcomes, may_grow=False)
+                claims = self._flushed(self._pages, self._filled(claims, keys, pages, seal, outcomes), outcomes)
+                claims = self._flushed(self._index.descriptor, self._published(claims, outcomes), outcomes)
             for claim in claims:
                 outcomes[claim[0]] = Outcome.DONE
             if claims:
                 self._faults.succeeded("write")
+        except OSError as error:  # the directory cannot be looked at
+            for at in some:
+                outcomes[at] = self._claims.failure(error)
         finally:
             self._lock.release()
+
+    def _claimed(
+        self, some: list[int], firsts: Sequence[int], keys: Sequence[bytes], outcomes: list[Outcome], *, may_grow: bool
+    ) -> list[Claim]:
+        """Room for those of a batch, of which no two have the same bucket; `outcomes` says what becomes of the others."""
+        now, claims = self._clock_ns(), list[Claim]()
+        for at in some:
+            found = self._claims.claim(at, firsts[at], keys[at], now, may_grow=may_grow)
+            if isinstance(found, Outcome):
+                outcomes[at] = found
+            else:
+                claims.append(found)
+        return claims
 
     def _begin(self) -> Outcome | None:
         """Acquire the writer lock; what becomes of all pages if that could not be done."""

@@ -61,12 +61,12 @@ class MooncakeStorage(RegisteredStorage[MooncakeClient]):
     def _is_reachable(self) -> bool:
         return self._client.is_reachable()
 
-    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool | None]:
         answers = self._answered(self._client.exist(self._names(pool, keys)))
         lost = codes.MASTER_AWAY.intersection(answers)
         if lost:
             raise StorageError(f"mooncake: {self._where} does not answer, error {min(lost)}")
-        return [answer == 1 for answer in answers]
+        return [None if answer < 0 else answer == 1 for answer in answers]
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         outcomes, names = [Outcome.MISSING] * len(keys), self._names(pool, keys)

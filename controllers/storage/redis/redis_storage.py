@@ -65,11 +65,11 @@ class RedisStorage(GuardedStorage):
             survives_restart=True,
         )
 
-    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool | None]:
         results = self._each(b"EXISTS", self._names(pool, keys))
         if NoReply.LOST in results and not any(type(result) is int for result in results):
             raise StorageError(f"redis: no server answers at {self._settings.address}")
-        return [result == 1 for result in results]
+        return [result == 1 if type(result) is int else None for result in results]
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         names = self._names(pool, keys)

@@ -59,8 +59,9 @@ class SimmStorage(RegisteredStorage[SimmClient]):
     def _where(self) -> str:
         return f"the store of {self._settings.manager_address}"
 
-    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
-        return self._asked(pool, self._names(pool, keys))
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool | None]:
+        there = self._asked(pool, self._names(pool, keys))
+        return [None] * len(keys) if self._breaker.is_open else list(there)
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         outcomes, names = [Outcome.MISSING] * len(keys), self._names(pool, keys)

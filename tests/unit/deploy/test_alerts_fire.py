@@ -18,7 +18,7 @@ RULES = ROOT / "deploy/prometheus/unified_tree.rules.yml"
 
 skip_unless_it_runs()
 
-SMALL_SHARES = ("never_saved", "other_namespace", "unknown", "load_refused", "prefetch_given_up")
+SMALL_SHARES = ("never_saved", "other_namespace", "unknown", "load_refused", "prefetch_given_up", "store_failed")
 SLOW = {'le="0.01"': "0+10x400", 'le="2.5"': "0+100x400", 'le="+Inf"': "0+100x400"}
 HEALTHY = {
     "prompt_tokens_total": "0+6000x400",
@@ -34,6 +34,7 @@ HEALTHY = {
     'pool_pages|component="full", tier="device", state="total"': "100x400",
     "storage_degraded": "0x400",
     "storage_errors_total": "2x400",
+    'storage_faults_total|kind="not_given"': "0+10x400",
     'storage_quarantined_total|pool="full"': "7x400",
 }
 FAULTS: dict[str, dict[str, str]] = {
@@ -51,6 +52,8 @@ FAULTS: dict[str, dict[str, str]] = {
     "UnifiedTreePrefetchGivenUp": {'miss_tokens_total|cause="prefetch_given_up"': "0+2000x400"},
     "UnifiedTreeStoreDegraded": {"storage_degraded": "1x400"},
     "UnifiedTreeStoreFails": {"storage_errors_total": "0+100x400"},
+    "UnifiedTreeStoreLosesPages": {'storage_faults_total|kind="not_given"': "0+1000x400"},
+    "UnifiedTreeStoreCostsHits": {'miss_tokens_total|cause="store_failed"': "0+2000x400"},
     "UnifiedTreeStoreSlow": {
         f'storage_call_seconds_bucket|pool="full", call="get", {bound}': count for bound, count in SLOW.items()
     },

@@ -158,12 +158,56 @@ def test_a_directory_with_a_million_places_opens_at_once_and_stays_sparse(tmp_pa
     again.close()
 
 
-def test_a_capacity_a_little_different_loses_nothing_and_another_one_starts_anew(tmp_path: Path) -> None:
-    for capacity, kept in ((room(320), 0), (room(400), 10), (room(320), 10), (room(1000), 0), (room(320), 0), (room(319), 0)):
-        engine = FileStorage([FULL], tmp_path, capacity)
-        assert engine.exists("full", keys(range(10))).sum() == kept, capacity
+@pytest.mark.parametrize("sizes", [(320, 400, 320), (320, 1000, 320), (320, 319, 320), (1000, 64, 31), (40, 4000, 40)])
+def test_another_capacity_keeps_what_fits(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    for number, slots in enumerate(sizes):
+        engine = FileStorage([FULL], tmp_path, room(slots))
+        into = blanks(10)
+        if number:
+            assert engine.get("full", keys(range(10)), into) == [DONE] * 10
+            assert [bytes(page) for page in into] == [bytes(body(n)) for n in range(10)]
+        assert engine.stats().freed_bytes == 0
+        engine.put("full", keys(range(10)), pages(range(10)))
+        engine.put("full", keys(range(10 + slots, 10 + 3 * slots)), pages(range(10 + slots, 10 + 3 * slots)))
+        engine.get("full", keys(range(10)), blanks(10))
+        assert disk_bytes(tmp_path) <= room(slots) + 4096 * (slots // 340)  # ext4 notes where the pieces of a file are
+        engine.remove("full", keys(range(10, 10 + 3 * slots)))
         engine.put("full", keys(range(10)), pages(range(10)))
         engine.close()
+
+
+def test_a_smaller_capacity_keeps_what_was_used_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    engine = FileStorage([FULL], tmp_path, room(320), clock_ns=clock, limits=FileLimits(refresh_s=0))
+    for number in range(200):
+        clock.now_ns += 1
+        engine.put("full", keys([number]), pages([number]))
+    for number in range(10):
+        clock.now_ns += 1
+        engine.get("full", keys([number]), blanks(1))
+    engine.close()
+    smaller = FileStorage([FULL], tmp_path, room(32), clock_ns=clock)
+    found = smaller.exists("full", keys(range(200)))
+    assert found[:10].all() and found[-20:].all() and found.sum() == 31
+    assert smaller.stats().freed_bytes > 0
+    assert "31 values moved and 168 were given up, the oldest" in caplog.text
+    assert disk_bytes(tmp_path) <= room(32)
+    smaller.close()
+    limited = FileStorage([FULL], tmp_path, room(320), limits=FileLimits(move_bytes=5 * 8192))
+    assert limited.exists("full", keys(range(10))).sum() == 5
+    limited.close()
+
+
+def test_what_a_killed_process_moved_is_forgotten(tmp_path: Path) -> None:
+    engine = FileStorage([FULL], tmp_path, room(40))
+    engine.put("full", keys(range(5)), pages(range(5)))
+    engine.close()
+    for path in list(tmp_path.glob("*.v2.*")):
+        path.with_name(f"{path.name}.new").write_bytes(b"half")
+    again = FileStorage([FULL], tmp_path, room(40))
+    assert again.exists("full", keys(range(5))).all()
+    assert not list(tmp_path.glob("*.new"))
+    again.close()
 
 
 def test_a_table_in_use_is_not_made_smaller(tmp_path: Path) -> None:
@@ -178,7 +222,7 @@ def test_a_table_in_use_is_not_made_smaller(tmp_path: Path) -> None:
     FileStorage([FULL], tmp_path, room(64)).close()
 
 
-def test_other_pools_tables_go_when_the_bound_is_exceeded(tmp_path: Path) -> None:
+def test_other_pools_tables_go_when_the_bound_is_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old, older = pool(name="old"), pool(name="older")
     for other in (older, old):
         engine = FileStorage([other], tmp_path, room(40), shares=2)
@@ -187,22 +231,31 @@ def test_other_pools_tables_go_when_the_bound_is_exceeded(tmp_path: Path) -> Non
         os.utime(next(tmp_path.glob(f"{other.format_digest.hex()}*.index")), (other is old, other is old))
         os.utime(next(tmp_path.glob(f"{other.format_digest.hex()}*.pages")), (other is old, other is old))
     (tmp_path / "notes.txt").write_text("not a table")
-    new = FileStorage([FULL], tmp_path, room(40), shares=2)
-    names = {file.name[:64] for file in tmp_path.glob("*.v2.*")}
-    assert names == {old.format_digest.hex(), FULL.format_digest.hex()}, "the one that was unused for longest is gone"
+    new = FileStorage([FULL], tmp_path, room(40))
+
+    def names() -> list[str]:
+        found = {file.name[:64] for file in tmp_path.glob("*.v2.*")}
+        return [other.name for other in (older, old, FULL) if other.format_digest.hex() in found]
+
+    assert names() == ["older", "old", "full"], "what is used counts, and it fits"
+    for upto, left in ((4, ["older", "old", "full"]), (18, ["old", "full"]), (40, ["full"])):
+        for number in range(upto):
+            new.put("full", keys([number]), pages([number]))
+        assert names() == left, "the one that was unused for longest goes first, when its room is needed"
+        assert disk_bytes(tmp_path) - 4096 <= room(40), "but for the notes"
+    assert caplog.text.count("unused for longest, is deleted") == 2
+    assert new.stats().freed_bytes > 0
     assert (tmp_path / "notes.txt").exists()
     new.close()
-    FileStorage([FULL], tmp_path, room(40)).close()
-    assert {file.name[:64] for file in tmp_path.glob("*.v2.*")} == {FULL.format_digest.hex()}
 
 
 def test_files_that_only_bear_the_name_of_a_table_are_left_alone(tmp_path: Path) -> None:
     index, pages_only = tmp_path / f"{'a' * 64}.v2.index", tmp_path / f"{'b' * 64}.v1.pages"
-    index.write_bytes(b"somebody's notes" * 1000)
+    index.write_bytes(b"somebody's notes" * 24_000)
     FileStorage([FULL], tmp_path, 2 * room(40), shares=2).close()
     with pytest.raises(ConfigurationError, match="more than the capacity"):
         FileStorage([FULL], tmp_path, room(40))
-    assert index.read_bytes() == b"somebody's notes" * 1000
+    assert index.read_bytes() == b"somebody's notes" * 24_000
     index.rename(pages_only)
     with pytest.raises(ConfigurationError, match="more than the capacity"):
         FileStorage([FULL], tmp_path, room(40))

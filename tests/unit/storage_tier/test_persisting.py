@@ -81,7 +81,7 @@ def test_what_is_known_is_not_asked_for_again() -> None:
     cache.compute(PROMPT[:21])
     cache.store.calls.clear()
     cache.compute(PROMPT)
-    assert cache.store.count("put", "full") == cache.store.count("exists", "full") == 10
+    assert cache.store.count("put", "full") == cache.store.count("exists", "full") - 1 == 10, "and of the known the last"
     assert figures(cache).known_pages == 20
 
 
@@ -103,7 +103,7 @@ def test_what_was_fetched_is_known() -> None:
     twin.fetch(PROMPT[:31])
     cache.store.calls.clear()
     twin.compute(PROMPT)
-    assert twin.store.count("exists", "full") == 5
+    assert twin.store.count("exists", "full") == 6, "those that are new, and the last of the known"
 
 
 def test_pages_lost_by_the_store_are_stored_again_once_that_is_seen() -> None:
