@@ -32,7 +32,7 @@ class Component:
         shares: the component whose *device* pages hold this component's values (an indexer or a draft in the slots of
             `full`, a carry-over state in those of `swa`). On host every component has pages of its own.
         rebuild_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
-            its windows summed over its layers; None where rebuild is not known to be exact.
+            its windows summed over its layers, and so at least one window; None where rebuild is not known to be exact.
         format: what a page holds; None where only its size is known. Stores and linkers keep no page of unstated format.
     """
 
@@ -64,6 +64,11 @@ class Component:
         ):
             raise ConfigurationError(
                 f"{self.name}: rebuild_tokens must be a positive integer of a Trailing component, not {self.rebuild_tokens!r}"
+            )
+        if self.rebuild_tokens is not None and self.rebuild_tokens < (self.coverage.window_tokens or 0):
+            raise ConfigurationError(
+                f"{self.name}: rebuild_tokens is {self.rebuild_tokens}, but so few tokens do not fill a window of "
+                f"{self.coverage.window_tokens}: each of its layers takes that many to become exact"
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")

@@ -18,7 +18,7 @@ import numpy as np
 
 from unified_tree.arguments import integer
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
-from unified_tree.controllers.cache.lease import COMPUTED, LENGTH
+from unified_tree.controllers.cache.lease import COMPUTED, DOUBTED_AT, LENGTH
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
 from unified_tree.errors import LeaseError
 
@@ -72,7 +72,7 @@ class DecodeBatch:
         self._open_leases = leases
         names = (*layout.paths, *(name for name, _ in layout.windows))
         try:
-            self._numbers = np.zeros((2, self.max_leases), np.int64)
+            self._numbers = np.zeros((3, self.max_leases), np.int64)
             self._plans = np.full((5, self.max_leases), NEVER, np.int64)
             self._tables = {name: TableRows(self.max_leases, layout.pages(self.max_tokens)) for name in names}
             self._is_taken = np.zeros(self.max_leases, np.int64)
@@ -81,6 +81,7 @@ class DecodeBatch:
         except (MemoryError, ValueError) as error:  # numpy has two ways to say so
             raise LeaseError(f"there is no memory for {max_leases} leases of {max_tokens} tokens: {error}") from error
         self._lengths, self._computed = self._numbers[LENGTH], self._numbers[COMPUTED]
+        self._doubted_at = self._numbers[DOUBTED_AT]
         self._rows = self._find_rows()
         self.lengths = _read_only(self._lengths)
         self.tables: Mapping[str, NDArray[np.int64]] = {name: _read_only(rows.ids) for name, rows in self._tables.items()}
@@ -229,8 +230,10 @@ class DecodeBatch:
         counts = -(after // -self._layout.page_size)
         for name, rows in self._tables.items():
             self._device.free(name, rows.release_backs(counts))
-        self._lengths[:] = after
         np.minimum(self._computed, after, out=self._computed)
+        if self._layout.point is not None:
+            np.copyto(self._doubted_at, self._computed, where=after < self._lengths)
+        self._lengths[:] = after
 
     def slots(self, component: str, tokens: int = 1) -> NDArray[np.int64]:
         """Where the state of the last `tokens` tokens of each lease lies, as token indices into the component's pool: page id

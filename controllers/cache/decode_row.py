@@ -76,6 +76,8 @@ class DecodeRow:
             return NEVER
         if states.running is None:
             return 0
+        if states.is_lost:
+            return NEVER
         at, length = NEVER, lease.length
         if length < lease.prompt_tokens:
             at = min((at for at in lease.save_at if at > length and at not in lease.saved), default=NEVER)

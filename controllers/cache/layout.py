@@ -22,7 +22,8 @@ class CacheLayout:
     Attributes:
         page_size, components, save_grid_tokens: as given.
         paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
-        windows: names and `window_tokens` of the `Trailing` components with pages of their own.
+        windows: names and `window_tokens` of the `Trailing` components with pages of their own; `optional_windows` the names of
+            those that may be missing.
         point: name of the `Point` component with pages of its own; None without one.
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
         sharers: components in the pages of another.
@@ -44,6 +45,7 @@ class CacheLayout:
         self.paths = tuple([c.name for c in owners if c.coverage.is_path])
         self.optional_paths = frozenset([c.name for c in owners if c.coverage.is_path and not c.required])
         self.windows = tuple([(c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None])
+        self.optional_windows = frozenset([c.name for c in owners if c.coverage.window_tokens is not None and not c.required])
         self.point = points[0] if points else None
         self.window_indices = tuple([i for i, coverage in indexed if coverage.window_tokens is not None])
         self.saved_indices = tuple([i for i, coverage in indexed if not coverage.is_path])

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LENGTH: Final = 0
 COMPUTED: Final = 1
+DOUBTED_AT: Final = 2
 
 
 class LeaseOwner(Protocol):
@@ -72,6 +73,7 @@ class Lease:
 
     __slots__ = (
         "_computed",
+        "_doubt",
         "_length",
         "_locks",
         "_misses",
@@ -124,7 +126,8 @@ class Lease:
         self.compute_from = compute_from
         self._length = boundary.length
         self._computed = compute_from
-        self._numbers: memoryview | None = None  # both, in a row of a batch
+        self._doubt = -1  # see `_doubted_at`
+        self._numbers: memoryview | None = None  # all three, in a row of a batch
         self._row: DecodeRow | None = None
         self.save_output = save_output
         self.saves_prompt_end = True
@@ -192,9 +195,22 @@ class Lease:
         return None if self._states is None else self._states.running
 
     @property
+    def state_tokens(self) -> int | None:
+        """Of how many tokens the running state is, as far as `advance` and `commit` have reported them as computed. None before
+        that, when its page holds nothing new, and if it is unknown.
+
+        It is unknown after a `truncate` until more tokens are reported: the run may have updated the state with the tokens that
+        were removed. It stays unknown if the optional `Point` component had no state at `cached_tokens`.
+        """
+        return self._state_after(0)
+
+    @property
     def state_copies(self) -> tuple[StateCopy, ...]:
-        """Copies to make before running; while the lease is loading, make each after `wait_layer` of the state's layer."""
-        return () if self._states is None else self._states.copies()
+        """Copies to make before running; while the lease is loading, make each after `wait_layer` of the state's layer.
+
+        None once tokens behind `cached_tokens` were reported as computed: the sources may be gone by then.
+        """
+        return () if self._states is None or self.computed > self.cached_tokens else self._states.copies()
 
     @property
     def save_pages(self) -> Mapping[int, int]:
@@ -296,7 +312,7 @@ class Lease:
                 source = b"".join(collect(parts.state, parts.locks, self.boundary, self._states.name, Tier.DEVICE))
             else:
                 source = b""
-            self._states.source = int.from_bytes(source, sys.byteorder) if source else None
+            self._states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, self.boundary.length)
         self.tables.lay_out(
             self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
         )
@@ -372,6 +388,26 @@ class Lease:
                 f"{length_tokens}; acquire another to go on"
             )
 
+    def _state_after(self, computed_tokens: int) -> int | None:
+        """`state_tokens` once at least so many tokens are reported."""
+        states, length = self._states, max(self.computed, computed_tokens)
+        if states is None or states.running is None or states.is_lost:
+            return None
+        return length if length > self.cached_tokens and length > self._doubted_at else None
+
+    def _ends_at(self, length_tokens: int) -> bool:
+        """Whether its running state must be that of so many tokens, which were run: they were reported, or it has no pages for
+        more, nor had any since the last report.
+        """
+        computed = self.computed
+        is_certain = length_tokens in (computed, self.length) and computed > self._doubted_at
+        return is_certain and length_tokens == self._state_after(length_tokens)
+
+    @property
+    def _doubted_at(self) -> int:
+        """How many tokens were reported as computed when it was truncated last; -1 if it never was."""
+        return self._doubt if self._numbers is None else self._numbers[DOUBTED_AT]
+
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
         ages = self._resources.at_once(self.tokens.namespace)
@@ -405,11 +441,12 @@ class Lease:
     def _grow_states(self, length_tokens: int) -> None:
         """Find pages for the states to be saved up to a length; whatever is raised, `StatePages.restore` undoes it."""
         states = self._states
-        if states is None or states.running is None:
+        if states is None or states.running is None or states.is_lost:
             return
         length = max(self.length, length_tokens)
         if self.committed < self.prompt_tokens:
-            due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
+            computed = self.computed
+            due = [at for at in self.save_at if self.committed < at <= length and at >= computed and at not in self.saved]
             if due:
                 states.allocate_saves(due)
         if self.save_output and length > self.prompt_tokens:
@@ -444,7 +481,10 @@ class Lease:
         self.tables.cut(self._resources.layout.pages(length_tokens))
         if self._states is not None:
             self._states.cut(length_tokens)
-        self._note(length_tokens, min(self.computed, length_tokens))
+        computed = min(self.computed, length_tokens)
+        if length_tokens < self.length:
+            self._doubt_state(computed)
+        self._note(length_tokens, computed)
         self.tokens.cut(length_tokens)
         if self._row is not None:
             self._row.plan()
@@ -468,8 +508,10 @@ class Lease:
 
     def _move_to(self, numbers: memoryview | None) -> None:
         length, computed = self.length, self.computed
+        doubted_at = self._doubted_at
         self._numbers = numbers
         self._note(length, computed)
+        self._doubt_state(doubted_at)
 
     def _note(self, length: int, computed: int) -> None:
         """So many tokens have pages, and so many were run."""
@@ -479,9 +521,20 @@ class Lease:
         else:
             numbers[LENGTH], numbers[COMPUTED] = length, computed
 
+    def _doubt_state(self, computed: int) -> None:
+        """The length of the running state is unknown until more tokens than so many are reported."""
+        numbers = self._numbers
+        if numbers is None:
+            self._doubt = computed
+        else:
+            numbers[DOUBTED_AT] = computed
+
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
         self._published.save_at = ()
+        if self._states is not None:
+            self._states.is_lost = False  # it is not computed from what was there: a longer one is brought
+            self._doubt_state(self.cached_tokens)
         self.tables.keep_windows_for(length_tokens)
 
     def _publish(self, publication: Publication) -> None:

@@ -16,7 +16,7 @@ from unified_tree.matching import collect
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+    from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 
     from numpy.typing import NDArray
 
@@ -34,7 +34,7 @@ class PageTables:
         missing: optional components in shared pages whose state is not in the pages held, as page indices [first, last).
     """
 
-    __slots__ = ("_device", "_layout", "_locks", "_state", "_tables", "_tree", "missing", "write_from")
+    __slots__ = ("_device", "_layout", "_locks", "_rebuilt_to", "_state", "_tables", "_tree", "missing", "write_from")
 
     def __init__(self, resources: CacheResources) -> None:
         self._layout = resources.layout
@@ -43,6 +43,7 @@ class PageTables:
         self._state = resources.state
         self._locks = resources.locks
         self._tables: dict[str, PageTable] = {}
+        self._rebuilt_to = 0
         self.write_from: dict[str, int] = {}
         self.missing: dict[str, tuple[int, int]] = {}
 
@@ -66,6 +67,7 @@ class PageTables:
         layout, pages = self._layout, self._pages(loading)
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
         prompt_pages = layout.pages(prompt_tokens)
+        self._rebuilt_to = boundary.length if rebuilds else 0
         for name in layout.paths:
             table = self._tables[name] = PageTable(prompt_pages)
             if loading:
@@ -76,7 +78,11 @@ class PageTables:
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = self._tables[name] = PageTable(prompt_pages)
-            if rebuilds:
+            if rebuilds and name in layout.optional_windows:  # the run is long enough for those that are required only
+                table.fill_end([], last)
+                table.start(last, last)
+                self.write_from[name] = boundary.length
+            elif rebuilds:
                 table.start(first_run, first_run)
                 self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
@@ -186,17 +192,40 @@ class PageTables:
         """Whether no window's table holds a page below this index."""
         return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
-    def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
-        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows the last ones."""
+    @property
+    def windows_end(self) -> int:
+        """Up to which length all windows have pages, in tokens: not up to the cached length before a rebuild is allocated."""
+        return min([self._tables[name].size for name, _ in self._layout.windows]) * self._layout.page_size
+
+    def not_rebuilt(self, length_tokens: int) -> tuple[str, ...]:
+        """The optional components in those window pages of an insert up to a length that a rebuild has written: its run is long
+        enough for the required windows only.
+        """
+        if not self._rebuilt_to:
+            return ()
+        size, windows = self._layout.page_size, dict(self._layout.windows)
+        rebuilt = {name for name, window in windows.items() if (length_tokens - window) // size * size < self._rebuilt_to}
+        return tuple([c.name for c in self._layout.sharers if not c.required and c.shares in rebuilt])
+
+    def to_insert(
+        self, committed: int, length_tokens: int, without: Sequence[str] = (), *, keep_windows: bool
+    ) -> dict[str, NDArray[np.int64]]:
+        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows the last ones; none of
+        those `without` which they were computed, and of an optional path none behind a hole.
+        """
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
         pages = {}
         for name in self._layout.paths:
             table = self._tables[name]
-            if name not in self._layout.optional_paths or not (table.slice(0, last) < 0).any():
+            if name not in self._layout.optional_paths or (
+                name not in without and table.private_from >= first and not (table.slice(0, last) < 0).any()
+            ):
                 pages[name] = table.slice(first, last)
         if keep_windows:
             for name, window in self._layout.windows:
+                if name in without:
+                    continue
                 table = self._tables[name]
                 begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
                 pages[name] = table.slice(begin, last)
@@ -213,9 +242,17 @@ class PageTables:
                 self._put_given(name, result, last).publish(last)
         if keep_windows:
             for name, window in self._layout.windows:
-                table = self._put_given(name, result, last)
-                self._free_before(name, table, max(0, length_tokens - window) // size)
-                table.publish(last)
+                if name in result.canonical:
+                    table = self._put_given(name, result, last)
+                    self._free_before(name, table, max(0, length_tokens - window) // size)
+                    table.publish(last)
+
+    def leave_out(self, without: Sequence[str], length_tokens: int) -> None:
+        """Give up the window pages up to a length that were not computed, so that no later insert takes them."""
+        last = length_tokens // self._layout.page_size
+        for name, _ in self._layout.windows:
+            if name in without:
+                self._free_before(name, self._tables[name], min(last, self._tables[name].size))
 
     def _put_given(self, name: str, result: InsertResult, last: int) -> PageTable:
         """Put the tree's pages below an index in place of those that it did not take."""

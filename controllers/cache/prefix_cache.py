@@ -351,10 +351,11 @@ class PrefixCache(StoreAccess):
             tokens: the sequence computed so far, from token `begin` on. Or its length, if it is within the prompt and what was
                 committed since; that saves passing and comparing the tokens again.
             begin: the first token given; the lease knows those before, from the prompt and from commits.
-            states: pages that hold states, by length: each from `save_pages`, or the running state's page at the very end. The
-                lease cannot run further after its running state was published. Of the states behind the prompt only the last is
-                published.
-            without: components in shared pages that were not computed (a draft, say).
+            states: pages that hold states, by length: each from `save_pages`, or the running state's page at the very end. That
+                is refused if its state is known to be another, or not known; see `Lease.state_tokens`. The lease cannot run
+                further after its running state was published. Of the states behind the prompt only the last is published.
+            without: components that were not computed (a draft, say), no required path. No more of theirs is published up to
+                this length; of a path with pages of its own, nothing behind it either.
             resumable: whether to keep the windows at the end; None: only once the whole prompt is computed.
 
         Raises LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this lease's, and for fewer
@@ -371,24 +372,32 @@ class PrefixCache(StoreAccess):
         lease: Lease,
         tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
         states: Mapping[int, int] | None = None,
+        *,
+        without: Sequence[str] = (),
     ) -> int:
         """Publish everything computed so that the same request can resume there, and release the lease.
 
-        Windows are kept at the end of the whole pages. The running state is kept if `tokens` ends on a page end that is on the
-        save grid. Otherwise the request resumes from its last saved state; to avoid that, stop a prefill at a multiple of
-        `layout.save_grid_tokens` before you preempt it.
+        Windows are kept at the end of the whole pages. The running state is kept if `tokens` end on the save grid, and if it is
+        known to be theirs: they are as many as `Lease.state_tokens`, or all that the lease has pages for. Otherwise the request
+        resumes from its last saved state; to avoid that, stop a prefill at a multiple of `layout.save_grid_tokens` before you
+        preempt it.
 
         Args:
-            tokens, states: as in `commit`.
+            tokens, states, without: as in `commit`. Of no token, or of fewer than are committed, nothing more is published.
 
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
         self._leases.require(lease)
-        checked = checked_publication(lease, self.layout, tokens, states, (), True)
-        length, states = checked.length, checked.states
-        if lease.state_page is not None and length not in states and length % self.layout.save_grid_tokens == 0:
-            states = {**states, length: lease.state_page}
-        self.commit(lease, tokens, states, resumable=True)
+        checked = checked_publication(lease, self.layout, tokens, states, without, True, ends=True)
+        length, states, committed, page = checked.length, checked.states, lease.committed, lease.state_page
+        is_rebuilt = lease.rebuilt_tokens > 0 and lease.computed >= length  # else its windows may not have been written
+        is_new = length >= committed and (length > lease.cached_tokens or is_rebuilt)
+        is_lacking = length not in states and self.layout.point not in checked.without
+        if is_new and is_lacking and page is not None and length % self.layout.save_grid_tokens == 0 and lease._ends_at(length):
+            states = {**states, length: page}
+        if is_new or states:
+            kept = tokens if length >= committed else committed
+            self.commit(lease, kept, states, without=checked.without, resumable=is_new)
         committed = lease.committed
         self.release(lease)
         return committed

@@ -46,13 +46,17 @@ def checked_publication(
     without: Any,
     resumable: Any,
     begin: Any = 0,
+    ends: bool = False,
 ) -> Publication:
-    """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
+    """Check the arguments of a commit; one that `ends` the lease may be of fewer tokens than it has committed.
+
+    Raises LeaseError, InsertError or InvalidKeyError; changes nothing.
+    """
     piece = _piece(lease, tokens, begin)
     length = piece if isinstance(piece, int) else piece.length
     if length > lease.length:
         raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
-    if length < min(lease.committed, lease.computed):
+    if length < min(lease.committed, lease.computed) and not ends:
         raise LeaseError(
             f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
             "adds nothing; `truncate` takes back what was not committed"
@@ -64,9 +68,10 @@ def checked_publication(
         at_prompt_end = layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
         resumable = length >= lease.prompt_tokens and (lease.saves_prompt_end if at_prompt_end else lease.save_output)
     whole = None if isinstance(piece, int) else piece
-    return record(
-        Publication, (length, whole, _checked_states(lease, layout, states, length), _checked_names(layout, without), resumable)
-    )
+    checked, names = _checked_states(lease, layout, states, length), _checked_names(layout, without)
+    if checked and layout.point in names:
+        raise LeaseError(f"states of {layout.point!r} were given, but `without` says that it has none: {checked}")
+    return record(Publication, (length, whole, checked, names, resumable))
 
 
 def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
@@ -118,9 +123,20 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: in
                 f"page {page} of {layout.point!r} is not what {lease} saves the state at {length} in; "
                 f"it has {saves} and, for the running state, {running}"
             )
-        if page == running and length != computed:
-            raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")
+        if page == running and length != (held := lease._state_after(computed)):
+            raise LeaseError(
+                f"page {page} of {layout.point!r} holds the running state, "
+                + (f"which is that of {held} tokens, not {length}" if held is not None else _why_unknown(lease))
+            )
     return given if len(given) < 2 else dict(sorted(given.items()))
+
+
+def _why_unknown(lease: Lease) -> str:
+    if lease._states is not None and lease._states.is_lost:
+        return f"whose length is unknown: {lease} had no state to begin from"
+    if lease.computed <= lease.cached_tokens:
+        return f"whose length is unknown: {lease} has not run yet"
+    return f"whose length is unknown: {lease} was truncated, and no more tokens were reported as computed since"
 
 
 def _checked_names(layout: CacheLayout, without: Any) -> tuple[str, ...]:

@@ -99,6 +99,8 @@ class PublishedTokens:
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
             keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
             self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
+        if publication.without:
+            self._tables.leave_out(publication.without, end)
         if self._states is not None:
             self._states.free_superseded(end, states)
         return passed
@@ -118,8 +120,9 @@ class PublishedTokens:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""
         stops = set(states)
         if self._resources.layout.windows:
-            stops.update([length for length in self.save_at if length <= end and length not in self.saved])
-            if resumable and end == self.committed and not self._locks.hold_windows_at(end):
+            last = self._tables.windows_end
+            stops.update([length for length in self.save_at if length <= min(end, last) and length not in self.saved])
+            if resumable and end == self.committed <= last and not self._locks.hold_windows_at(end):
                 stops.add(end)
         if end > self.committed:
             stops.add(end)
@@ -128,12 +131,14 @@ class PublishedTokens:
 
     def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
         parts, at = self._resources, self.boundary
-        pages = self._tables.to_insert(self.committed, stop, keep_windows=keep_windows)
+        if keep_windows and (unknown := self._tables.not_rebuilt(stop)):
+            without = [*without, *unknown]
+        pages = self._tables.to_insert(self.committed, stop, without, keep_windows=keep_windows)
         by_component = {} if self._states is None or not due else {self._states.name: due}
         key = self._tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
         result = insert(parts.state, key, pages, by_component, at, without, self._priority)
         if keep_windows:
-            keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
+            keep_windows = any(name in result.canonical for name, _ in parts.layout.windows)
         if self._states is not None and due:
             self._states.forget(due)
         self._tables.put_canonical(result, stop, keep_windows=keep_windows)

@@ -4,6 +4,10 @@ The run updates the state in one page, `running`, which starts as a copy of the 
 it into a page of `saves`. Each save point within the prompt has its own page. Behind the prompt only the last save point
 matters: each new one on the grid supersedes the one before. Speculative tokens may be rejected, though. So the superseded page
 is kept until enough tokens were run beyond the new save point that no rejection can truncate to before it.
+
+A page is published as the state of its own length only. That of a page of `saves` is the length it was provided for, which the
+run must not have passed by then. That of the running state is the computed length, see `Lease.state_tokens`. It follows from
+numbers that a lease has anyway, so that no step keeps anything up to date for it.
 """
 
 from __future__ import annotations
@@ -36,12 +40,13 @@ class StatePages:
         prompt_tokens: where the output begins.
 
     Attributes:
+        is_lost: whether the run had no state to begin from, so that the length of none of its states is known.
         running: the running state's page; None after it was published, which ends the run.
         source: the cached state's page, to be copied into `running` first; None without one.
         saves: pages to save states in, by length.
     """
 
-    __slots__ = ("_device", "_draft_tokens", "_grid", "_prompt_tokens", "name", "running", "saves", "source")
+    __slots__ = ("_device", "_draft_tokens", "_grid", "_prompt_tokens", "is_lost", "name", "running", "saves", "source")
 
     def __init__(self, resources: CacheResources, name: str, prompt_tokens: int) -> None:
         self._device = resources.device
@@ -52,11 +57,19 @@ class StatePages:
         self.running: int | None = None
         self.source: int | None = None
         self.saves: dict[int, int] = {}
+        self.is_lost = False
 
     def start(self) -> None:
         """Allocate the running state's page. Raises OutOfPagesError."""
         self._device.reserve({self.name: 1})
         self.running = self._device.allocate_one(self.name)
+
+    def begin_from(self, source: int | None, length_tokens: int) -> None:
+        """The run begins with a copy of a cached state of so many tokens; without one only a run from the first token on has a
+        state that is known.
+        """
+        self.source = source
+        self.is_lost = source is None and length_tokens > 0
 
     def copies(self) -> tuple[StateCopy, ...]:
         """The copies to make before running; none if the run begins with an empty state."""

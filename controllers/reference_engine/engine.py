@@ -130,8 +130,9 @@ class Engine:
         """Publish all that was computed, with the running state if a later prompt may continue from it, and end the request."""
         lease, end = running.lease, running.computed
         states: dict[int, int] = {}
-        if lease.state_page is not None and request.save_output and can_publish_state(self, running):
-            states[end] = lease.state_page
+        page = lease.state_page
+        if page is not None and lease.state_tokens == end and request.save_output and can_publish_state(self, running):
+            states[end] = page
         self.cache.commit(lease, request.tokens[:end], states, without=not_drafted(self, running))
         self._release(request)
 

@@ -23,7 +23,17 @@ from tempers import TemperError, Tempers
 from tensor_memory import TensorMemory, tensor_composition
 from watched_engine import WatchedEngine
 
-from unified_tree import POLICIES, BlockBudget, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
+from unified_tree import (
+    POLICIES,
+    BlockBudget,
+    Component,
+    Key,
+    LeaseError,
+    OutOfPagesError,
+    Point,
+    TransferError,
+    UnifiedTreeError,
+)
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.pools import BlockArena, BlockLayout, DevicePool, HostArena
 from unified_tree.controllers.testing import Faults, SimulatedEngine
@@ -70,7 +80,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     def device_memory(self, rng: Random) -> dict[str, Any]:
         """Pages of each pool."""
-        return {"page_counts": {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}}
+        counts = {c.name: rng.choice([3 if isinstance(c.coverage, Point) else 6, 6, 12, 24, 60]) for c in self.kinds}
+        return {"page_counts": {c.name: counts[c.name] for c in self.kinds if c.shares is None}}
 
     def host_memory(self, rng: Random) -> dict[str, Any]:
         """The same on host."""
@@ -147,7 +158,7 @@ class CacheMachine(RuleBasedStateMachine):
                 self.runner.commit(request, resumable=resumable, without=without, states=rng.random() < 0.8)
                 self.texts.append(request.tokens[: request.computed])
             elif rng.random() < 0.5:
-                self.cache.advance(request.lease, request.computed)
+                self.runner.advance(request)
             self.keep_table(request, rng)
         except TransferError:
             self.load_failed(request)
@@ -187,6 +198,8 @@ class CacheMachine(RuleBasedStateMachine):
                 if rng.random() < 0.3:
                     self.runner.commit(request, resumable=rng.choice([None, True, False]))
         if rng.random() < 0.8:
+            for request in members:
+                self.runner.follow_state(request)
             self.batch.advance(np.array([request.computed for request in members], np.int64))
         if rng.random() < 0.5:
             self.reject_in_batch(members, rng)
@@ -251,6 +264,52 @@ class CacheMachine(RuleBasedStateMachine):
         if request not in self.abandoned or rng.random() < 0.3:
             self.runner.finish(request)
             self.abandoned = [other for other in self.abandoned if other is not request]
+
+    @precondition(lambda self: self.active)
+    @rule(seed=SEEDS)
+    def preempt(self, seed: int) -> None:
+        """At any moment of its life, also in the middle of a step, and with any part of what is computed kept."""
+        rng = Random(seed)
+        request = rng.choice(self.active)
+        try:
+            self.go_on_a_little(request, rng)
+            lease, most = request.lease, max(request.computed, request.lease.cached_tokens)
+            length = rng.choice([0, most, most, lease.cached_tokens, lease.committed, rng.randrange(most + 1)])
+            self.runner.preempt(request, length, states=rng.random() < 0.7, by_number=rng.random() < 0.5)
+        except TransferError:
+            self.load_failed(request)
+
+    def go_on_a_little(self, request: Request, rng: Random) -> None:
+        """A request may get pages, and run, and have tokens rejected, and tells the cache nothing of what it has computed."""
+        depth, lease = rng.randrange(4), request.lease
+        target = self.runner.extend(request, rng, longest=8, letters=3) if depth else 0
+        try:
+            if depth:
+                self.cache.allocate(lease, target)
+        except (OutOfPagesError, LeaseError):  # or too long for the batch
+            return
+        if depth > 1:
+            self.runner.compute(request, target)
+        floor = max(lease.committed, lease.prompt_tokens)
+        if depth > 2 and request.computed > floor:
+            length = rng.randrange(floor, request.computed + 1)
+            if self.runner.may_reject(lease, length):
+                self.runner.reject(request, length)
+
+    @precondition(lambda self: self.active)
+    @rule(seed=SEEDS)
+    def donate(self, seed: int) -> None:
+        """The running state's own page is published at the end of a request, as the state of some length."""
+        rng = Random(seed)
+        request = rng.choice(self.active)
+        if request.lease.state_page is None or not request.computed:
+            return
+        length = rng.choice([request.computed, request.lease.computed, rng.randrange(request.computed + 1)])
+        try:
+            if self.runner.donate(request, length):
+                self.runner.finish(request)
+        except TransferError:
+            self.load_failed(request)
 
     @precondition(lambda self: self.active)
     @rule(seed=SEEDS)
@@ -400,9 +459,30 @@ class TensorMachine(CacheMachine):
 
 OPERATIONS = (
     *["run", "run_batch"] * 3,
-    *("acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"),
+    *(
+        "acquire",
+        "truncate",
+        "release",
+        "preempt",
+        "donate",
+        "poll",
+        "poll",
+        "burst",
+        "settle",
+        "ask_for_nonsense",
+        "lose_temper",
+    ),
 )
-SHORT_REQUESTS = (*["acquire", "run", "run", "release", "poll"] * 4, "settle", "burst", "truncate", "run_batch", "lose_temper")
+SHORT_REQUESTS = (
+    *["acquire", "run", "run", "release", "poll"] * 4,
+    "settle",
+    "burst",
+    "truncate",
+    "preempt",
+    "donate",
+    "run_batch",
+    "lose_temper",
+)
 """Many requests, so that there is much to load back."""
 
 

@@ -28,6 +28,13 @@ SETS: dict[str, list[Component]] = {
     "window and mamba": [FULL, swa(5), MAMBA],
     "optional window": [FULL, swa(1, required=False), MAMBA],
     "optional mamba": [FULL, Component(name="mamba", coverage=Point(), required=False)],
+    "optional beside a rebuild": [
+        FULL,
+        swa(3, rebuild_tokens=6),
+        swa(4, required=False, name="draft"),
+        Component(name="carry", coverage=Trailing(2), required=False, shares="swa"),
+        Component(name="mamba", coverage=Point(), required=False),
+    ],
     "draft": [FULL, DRAFT],
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
     "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, rebuild_tokens=4)],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from page_memory import Content, PageMemory
 from page_truth import wrong_pages
 
-from unified_tree import Component, Key, Path, Point, Tier, Trailing
+from unified_tree import Component, Key, LeaseError, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.effect import EffectKind
@@ -34,6 +34,9 @@ class Request:
         lent: the array under its key, which is not copied and is used for other tokens after the release.
         verified: whether all that was cached was found to be right, and the state was copied.
         states: pages that hold saved states, by length.
+        follows: whether it had a state to begin from, so that those it computes are right; `strayed`: whether its running state
+            has seen tokens that were rejected, and was not taken back yet.
+        late: lengths for which a page was offered when the run had passed them and had not told the cache.
     """
 
     lease: Lease
@@ -43,6 +46,9 @@ class Request:
     lent: NDArray[np.int64]
     verified: bool = False
     states: dict[int, int] = field(default_factory=dict)
+    follows: bool = False
+    strayed: bool = False
+    late: set[int] = field(default_factory=set)
 
     @property
     def prefilled(self) -> bool:
@@ -71,7 +77,7 @@ class Runner:
         self.cache = cache
         self.owners = [c for c in components if c.shares is None]
         self.components = components
-        self.optional = [c.name for c in components if c.shares is not None and not c.required]
+        self.optional = [c.name for c in components if not c.required]
         self.memory = PageMemory(components) if memory is None else memory
         self.requests: list[Request] = []
         self.hoard: dict[tuple[Tier, str], list[int]] = {}
@@ -114,6 +120,7 @@ class Runner:
                 if layer in self.memory.layers_of[component.name]:
                     self._verify_layer(request, component, layer)
         request.verified = True
+        request.follows = not lease.cached_tokens or bool(lease.state_copies)
 
     def _verify_layer(self, request: Request, component: Component, layer: int) -> None:
         lease, size = request.lease, self.cache.page_size
@@ -161,7 +168,7 @@ class Runner:
         for component in self.components:
             if not isinstance(component.coverage, Point):
                 self._write(request, component, length, without)
-        self._compute_states(request, request.computed, length)
+        self._compute_states(request, length)
         request.computed = length
 
     def _write(self, request: Request, component: Component, length: int, without: Sequence[str]) -> None:
@@ -207,27 +214,63 @@ class Runner:
                     first = max(0, end - window)
                     if lease.rebuilt_tokens and first < lease.write_from[component.name]:
                         continue
-            if component.shares is not None and not component.required:
-                continue
+            if not component.required:
+                continue  # it may not have been computed
             ids = lease.pages(component.shares or component.name).tolist()
             for i in range(first // size, -(-end // size)):
-                if ids[i] < 0:
-                    assert not component.required, f"{component.name}: page {i} of {end} tokens is gone"
-                    continue
+                assert ids[i] >= 0, f"{component.name}: page {i} of {end} tokens is gone"
                 for layer in self.memory.layers_of[component.name]:
                     self._expect(request, component.name, ids[i], layer, min(end, (i + 1) * size))
 
-    def _compute_states(self, request: Request, begin: int, length: int) -> None:
-        lease, name = request.lease, self.cache.layout.point
-        if name is None:
+    def _compute_states(self, request: Request, length: int) -> None:
+        if self.cache.layout.point is None:
             return
-        assert lease.state_page is not None
-        for at, page in lease.save_pages.items():
-            if begin < at <= length:
-                self.memory.write(name, page, self._content(request, at))
+        self.follow_state(request)
+        for at, page in request.lease.save_pages.items():
+            if request.computed < at <= length:
+                self._put_state(request, page, at)
                 request.states[at] = page
-        self.memory.write(name, lease.state_page, self._content(request, length))
-        request.states = {at: page for at, page in request.states.items() if lease.save_pages.get(at) == page}
+        self._put_state(request, request.lease.state_page, length)
+        request.states = self._still_held(request)
+
+    def follow_state(self, request: Request) -> None:
+        """Take the running state back to what is computed, and save it if that is due: before more is run, or reported."""
+        self._still_held(request)
+        if request.strayed:
+            self._put_state(request, request.lease.state_page, request.computed)
+            request.strayed = False
+        page = request.lease.save_pages.get(request.computed)
+        if page is not None and request.states.get(request.computed) != page and request.verified:
+            self._put_state(request, page, request.computed)
+            request.states[request.computed] = page
+
+    def _put_state(self, request: Request, page: int | None, length: int) -> None:
+        """Write a state of so many tokens, or garbage if the run had none to begin from."""
+        name = self.cache.layout.point
+        if name is not None and page is not None:
+            self.memory.write(name, page, self._content(request, length) if request.follows else None)
+
+    def _still_held(self, request: Request) -> dict[int, int]:
+        """The saved states whose pages are still kept for them; what is offered for a length must have been written there."""
+        held = request.lease.save_pages
+        states = {at: page for at, page in request.states.items() if held.get(at) == page}
+        lacking = {at for at in held if at < request.computed and at not in states}
+        if request.lease.computed < request.computed:
+            request.late |= lacking
+        assert lacking <= request.late, f"pages for {lacking} were offered when the run had passed them: {request.lease}"
+        return states
+
+    def state_is_right(self, request: Request, page: int, length: int) -> bool:
+        """Whether a page of the `Point` component holds the state of the request's first tokens, so many."""
+        name = self.cache.layout.point
+        assert name is not None
+        wanted = self._content(request, length)
+        return all(self.memory.read(name, page, layer) == wanted for layer in self.memory.layers_of[name])
+
+    def advance(self, request: Request) -> None:
+        """Report what is computed. Raises TransferError as `commit`."""
+        self.follow_state(request)
+        self.cache.advance(request.lease, request.computed)
 
     def commit(
         self, request: Request, *, resumable: bool | None = None, without: Sequence[str] = (), states: bool = True
@@ -236,22 +279,79 @@ class Runner:
 
         Optional state that was not computed for all of the pages is left out, asked for or not.
         """
-        without = [*without, *(c.name for c in self.components if not c.required and not self._is_computed(request, c))]
+        self.follow_state(request)
+        without = self._without(request, request.computed, without)
         end = request.computed // self.cache.page_size * self.cache.page_size
-        given = {at: page for at, page in request.states.items() if at <= end} if states else {}
+        given = {at: page for at, page in self._still_held(request).items() if at <= end} if states else {}
+        if self.cache.layout.point in without:
+            given = {}
         known = min(request.lease.tokens.length, request.computed)
         begin = (0, known, known // 2)[request.computed % 3]
         tokens = np.array(request.tokens[begin : request.computed], np.int64)
         self.cache.commit(request.lease, tokens, given, begin=begin, resumable=resumable, without=without)
         request.states = {at: page for at, page in request.states.items() if request.lease.save_pages.get(at) == page}
 
-    def _is_computed(self, request: Request, component: Component) -> bool:
-        """Whether all whole pages of a sharer that the lease would publish hold what belongs there."""
-        if component.shares is None or isinstance(component.coverage, Point):
+    def donate(self, request: Request, length: int) -> bool:
+        """Commit what is computed with the running state as that of so many tokens; whether it was taken, which ends the run.
+
+        It must be refused, with nothing changed, if it is another state. Raises TransferError as `commit`.
+        """
+        lease, page = request.lease, request.lease.state_page
+        assert page is not None
+        self.report(request, length)
+        if length > lease.computed and length != request.computed:
+            return False  # the cache could not know better
+        tokens = np.array(request.tokens[: max(length, min(lease.committed, lease.computed))], np.int64)
+        held, dump = dict(lease.save_pages), self.cache.tree.dump()
+        is_right = self.state_is_right(request, page, length)
+        try:
+            self.cache.commit(lease, tokens, {length: page}, without=self._without(request, tokens.size, ()))
+        except LeaseError:
+            assert (lease.save_pages, lease.state_page, self.cache.tree.dump()) == (held, page, dump)
+            return False
+        assert is_right, f"the state page of {lease} was taken as that of {length} tokens"
+        return True
+
+    def report(self, request: Request, length: int) -> None:
+        """Before the cache is told of so many tokens: its running state is theirs then, or it knows that more were run."""
+        if length == request.computed:
+            self.follow_state(request)
+        elif length == request.lease.computed < request.computed:
+            self.advance(request)
+
+    def preempt(self, request: Request, length: int, *, states: bool, by_number: bool) -> None:
+        """Preempt a request that wants so many of its tokens kept. Raises TransferError, with nothing changed, as `commit`."""
+        lease = request.lease
+        if length < request.computed:
+            self.report(request, length)
+        end = length // self.cache.page_size * self.cache.page_size
+        without = self._without(request, length, ())
+        given = {at: page for at, page in request.states.items() if at <= end and lease.save_pages.get(at) == page}
+        given = given if states and self.cache.layout.point not in without else {}
+        tokens = length if by_number and length <= lease.tokens.length else request.tokens[:length]
+        committed = lease.committed
+        kept = self.cache.preempt(lease, tokens, given, without=without)
+        assert lease.is_released
+        assert committed <= kept <= max(committed, length)
+        self.requests.remove(request)
+        request.lent[:] = -9
+
+    def _without(self, request: Request, length: int, without: Sequence[str]) -> list[str]:
+        """What a commit of so many tokens leaves out: optional components that were not computed, asked for or not."""
+        lacking = [c.name for c in self.components if not c.required and not self._is_computed(request, c, length)]
+        return [*without, *lacking]
+
+    def _is_computed(self, request: Request, component: Component, length: int) -> bool:
+        """Whether all whole pages that the lease would publish of an optional component hold what belongs there.
+
+        Of one with pages of its own those that were left out before need not be named again.
+        """
+        if isinstance(component.coverage, Point):
             return True
-        table, size = request.lease.tables[component.shares], self.cache.page_size
-        ids = table.slice(0, request.computed // size).tolist()
-        first = max(table.first_held, table.private_from)
+        lease, size = request.lease, self.cache.page_size
+        table = lease.tables[component.shares or component.name]
+        ids = table.slice(0, length // size).tolist()
+        first = max(table.first_held, table.private_from if component.shares is not None else lease.committed // size)
         return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
     def may_reject(self, lease: Lease, length: int) -> bool:
@@ -268,6 +368,7 @@ class Runner:
     def rejected(self, request: Request, length: int) -> None:
         """Its tokens from a length on were taken back."""
         del request.tokens[max(length, request.lease.prompt_tokens) :]
+        request.strayed = request.strayed or length < request.computed
         request.computed = min(request.computed, length)
         request.states = {at: page for at, page in request.states.items() if at <= length}
 
@@ -329,6 +430,8 @@ class Runner:
         assert (broken := cache.tree.check()) == [], f"{broken}\n{cache.tree.dump()}"
         wrong = next(wrong_pages(cache.tree, self.memory, self.version_of), None)
         assert wrong is None, f"{wrong}\n{cache.tree.dump()}"
+        for request in self.requests:
+            self._check_states(request)
         stats = cache.stats()
         assert sum(cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens, "each token computed has one cause"
         assert stats.leases == len(self.requests)
@@ -350,6 +453,24 @@ class Runner:
                 assert dict(budget.pool_blocks) == taken, f"{budget}, where pools take {taken}"
                 assert sum(taken.values()) == budget.used <= budget.total
                 assert 0 <= budget.evictable <= budget.used
+
+    def _check_states(self, request: Request) -> None:
+        """What a lease tells of its states is so."""
+        lease, page = request.lease, request.lease.state_page
+        told = lease.state_tokens
+        if told is not None and told == request.computed:
+            assert page is not None
+            assert self.state_is_right(request, page, told), f"{lease} tells that its state is of {told} tokens"
+        if lease.state_copies and not lease.is_loading and lease.failure is None:
+            self._expect_copies(request)
+        for at, saved in self._still_held(request).items():
+            assert not request.follows or self.state_is_right(request, saved, at), f"{lease} has no state of {at} tokens"
+
+    def _expect_copies(self, request: Request) -> None:
+        """The copies that a lease asks for are of the state that it begins from."""
+        for copy in request.lease.state_copies:
+            for layer in self.memory.layers_of[copy.component]:
+                self._expect(request, copy.component, copy.source, layer, request.lease.cached_tokens)
 
     def _check_pool(self, tier: Tier, component: str, held: list[int], out_pages: int) -> None:
         """All pages that are neither free nor the tree's are accounted for, each once; what is free is spoiled."""

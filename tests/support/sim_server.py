@@ -289,9 +289,19 @@ class SimServer:
         except TransferError:
             return self._retry(request)
         if len(request.tokens) > 60 or (request.prefilled and self.rng.random() < 0.2):
-            self.runner.finish(request)
-            return "finished"
+            return self._finish(request)
         return "over a load" if was_loading else "done"
+
+    def _finish(self, request: Request) -> str:
+        """It ends; some give their running state, as that of what they have computed or of less."""
+        length, outcome = (
+            self.rng.choice([request.computed, request.computed, self.rng.randrange(request.computed)]),
+            "finished",
+        )
+        if request.lease.state_page is not None and self.rng.random() < 0.6 and self.runner.donate(request, length):
+            outcome = "finished with its state"
+        self.runner.finish(request)
+        return outcome
 
     def _publish(self, request: Request) -> None:
         rng = self.rng
@@ -299,7 +309,7 @@ class SimServer:
             self.runner.commit(request, resumable=rng.choice([None, None, True, False]), states=rng.random() < 0.85)
             self._remember(request.lease.key.namespace, request.tokens[: request.computed])
         elif rng.random() < 0.5:
-            self.cache.advance(request.lease, request.computed)
+            self.runner.advance(request)
 
     def _retry(self, request: Request) -> str:
         """What it resumes from did not come: it starts again."""
@@ -330,9 +340,14 @@ class SimServer:
         request = self._pick()
         if request is None:
             return ""
-        self.waiting.appendleft((request.lease.key.namespace, request.tokens))
-        self.runner.finish(request)
-        return "done"
+        namespace, most = request.lease.key.namespace, max(request.computed, request.lease.cached_tokens)
+        length = self.rng.choice([most, most, 0, request.lease.cached_tokens, self.rng.randrange(most + 1)])
+        try:
+            self.runner.preempt(request, length, states=self.rng.random() < 0.7, by_number=self.rng.random() < 0.5)
+        except TransferError:
+            return self._retry(request)
+        self.waiting.appendleft((namespace, request.tokens))
+        return "nothing kept" if not length else "done"
 
     def abort(self) -> str:
         """A request is given up, those that are loading rather than others."""
