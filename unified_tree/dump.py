@@ -41,7 +41,8 @@ def _line(state: TreeState, node: Node) -> str:
         for component, value in zip(state.components, node.values(tier), strict=True):
             if value is not None:
                 prefix = "h:" if tier else ""
-                words.append(f"{prefix}{component.name}:{value.page_count}{'*' * value.locks}{'!' * value.stranded}")
+                marks = "*" * value.locks + "!" * value.stranded + "~" * value.spare
+                words.append(f"{prefix}{component.name}:{value.page_count}{marks}")
     return " ".join(words)
 
 

@@ -1,7 +1,7 @@
 """Taking values out of the tree when a pool is short.
 
-Victims come from the pool's own order, stranded values first. Evicting a path value deletes its node when no prefix can pass
-through it any more. Evicting a window or a state leaves a tombstone.
+Victims come from the pool's own order, stranded and spare values first. Evicting a path value deletes its node when no prefix
+can pass through it any more. Evicting a window or a state leaves a tombstone.
 
 On request a leaf that is larger than what is needed is cut, and only its end goes. Then no page goes before it has to, which is
 least recently used by pages: the front of a prompt serves the next one that shares it.
@@ -195,7 +195,7 @@ def _book_victim(
     else:
         pool.shortened(victim)
     freed.victims += 1
-    freed.lost += not (victim.stranded or victim.copied)
+    freed.lost += not (victim.stranded or victim.spare or victim.copied)
     return eviction
 
 

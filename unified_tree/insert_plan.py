@@ -42,9 +42,25 @@ class Plan:
         known: components some of whose given pages are already the tree's, at the same position.
         taken: components of which all given pages were marked as the tree's; none of the known ones.
         absent: sharers whose state the given pages do not hold.
+        kept_from: of windows, by component index, the first token whose page is kept for a boundary.
+        keeps_spare: whether windows before it are kept as spare ones; `ends_spare`: whether all are.
     """
 
-    __slots__ = ("absent", "end", "given", "key", "known", "matched", "node", "priority", "states", "taken")
+    __slots__ = (
+        "absent",
+        "end",
+        "ends_spare",
+        "given",
+        "keeps_spare",
+        "kept_from",
+        "key",
+        "known",
+        "matched",
+        "node",
+        "priority",
+        "states",
+        "taken",
+    )
 
     def __init__(
         self,
@@ -58,6 +74,10 @@ class Plan:
         taken: set[int],
         absent: set[int],
         priority: int,
+        kept_from: dict[int, int],
+        *,
+        keeps_spare: bool,
+        ends_spare: bool,
     ) -> None:
         self.key = key
         self.end = end
@@ -69,6 +89,9 @@ class Plan:
         self.taken = taken
         self.absent = absent
         self.priority = priority
+        self.kept_from = kept_from
+        self.keeps_spare = keeps_spare
+        self.ends_spare = ends_spare
 
 
 def plan_insert(
@@ -79,8 +102,16 @@ def plan_insert(
     after: Boundary | None,
     without: Collection[str],
     priority: int,
+    *,
+    repeatable: bool = False,
+    keeps_spare: bool = False,
+    ends_spare: bool = False,
 ) -> Plan | None:
-    """Walk and check; raises InsertError or PageError with nothing changed. None for a key without a whole page."""
+    """Walk and check; raises InsertError or PageError with nothing changed. None for a key without a whole page.
+
+    Args:
+        repeatable, keeps_spare, ends_spare: see UnifiedTree.insert.
+    """
     size: int = state.page_size
     length: int = key.length
     end = length // size * size
@@ -115,7 +146,28 @@ def plan_insert(
                 state.device_pools[i].ledger.release(ids)
                 taken.discard(i)
         given = {i: ids for i, ids in given.items() if state.is_path[i]}
-    return Plan(key, end, node, matched, given, by_component, known, taken, absent, priority)
+    resumed = end - size if repeatable else end
+    kept_from = {i: _kept_from(resumed, window, size) for i, window in state.owned_windows[0] if i in given}
+    return Plan(
+        key,
+        end,
+        node,
+        matched,
+        given,
+        by_component,
+        known,
+        taken,
+        absent,
+        priority,
+        kept_from,
+        keeps_spare=keeps_spare and not any(state.sharers_of[i] for i in kept_from),
+        ends_spare=ends_spare,
+    )
+
+
+def _kept_from(length: int, window: int, page_size: int) -> int:
+    """The first token of the first page that a boundary at a length needs of a window."""
+    return max(0, length - window) // page_size * page_size
 
 
 def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None, end: int) -> Node:

@@ -16,7 +16,7 @@ from unified_tree.errors import InsertError
 from unified_tree.insert_plan import Plan, known_pages, plan_insert
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult, record
-from unified_tree.splitting import split, split_at
+from unified_tree.splitting import keep_window, split, split_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,12 +36,27 @@ def insert(
     after: Boundary | None,
     without: Collection[str],
     priority: Any,  # unchecked: compiled code would refuse in its own words
+    *,
+    repeatable: bool = False,
+    keeps_spare: bool = False,
+    ends_spare: bool = False,
 ) -> InsertResult:
     """See UnifiedTree.insert; the key and the boundary were checked."""
     priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
     if priority > MAX_PRIORITY:
         raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
-    plan = plan_insert(state, key, pages, states, after, without, priority)
+    plan = plan_insert(
+        state,
+        key,
+        pages,
+        states,
+        after,
+        without,
+        priority,
+        repeatable=repeatable,
+        keeps_spare=keeps_spare,
+        ends_spare=ends_spare,
+    )
     if plan is None:
         return InsertResult(NOWHERE, 0, {}, {}, {})
     try:
@@ -71,9 +86,11 @@ class Insertion:
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
         if self._admits_windows(deepest):
-            for i, window in state.owned_windows[Tier.DEVICE]:
+            for i, _ in state.owned_windows[Tier.DEVICE]:
                 if i in plan.given:
-                    canonical[i] = self._offer_window(i, window, deepest)
+                    canonical[i] = self._offer_window(i, deepest)
+                    if not plan.ends_spare:
+                        keep_window(state, deepest, plan.end, i, plan.kept_from[i])
         else:
             for i, _ in state.owned_windows[Tier.DEVICE]:
                 if i in plan.taken:
@@ -129,6 +146,8 @@ class Insertion:
                 node = self._cut_path(node, [length for length in lengths if length <= matched])
             lengths = [length for length in lengths if matched < length < end]
             lengths.append(end)
+        if plan.keeps_spare:
+            lengths = self._with_spare_end(lengths)
         if end == matched:
             if state.reuse is not None:
                 state.reuse.published(node, end)
@@ -146,6 +165,16 @@ class Insertion:
         if reuse is not None:
             reuse.entering = 0
         return node
+
+    def _with_spare_end(self, lengths: list[int]) -> list[int]:
+        """The lengths at which new nodes end, with the one where spare windows end, if there are any in new nodes."""
+        plan, size = self._plan, self._state.page_size
+        ends = [
+            first
+            for i, first in plan.kept_from.items()
+            if plan.matched < first and plan.end - len(plan.given[i]) * size < first
+        ]
+        return sorted({*lengths, *ends}) if ends else lengths
 
     def _cut_path(self, node: Node, lengths: list[int]) -> Node:
         """Cut the path to `node` at these ascending lengths; returns the node in which the key's end lies then.
@@ -220,9 +249,9 @@ class Insertion:
         self._compare(i, given, kept)
         return kept
 
-    def _place(self, node: Node, i: int, pages: bytes) -> None:
+    def _place(self, node: Node, i: int, pages: bytes, *, is_spare: bool = False) -> None:
         plan = self._plan
-        self._state.place(node, i, Tier.DEVICE, pages, plan.priority, are_taken=i in plan.taken)
+        self._state.place(node, i, Tier.DEVICE, pages, plan.priority, are_taken=i in plan.taken, is_spare=is_spare)
         self._place_sharers(node, i)
 
     def _place_sharers(self, node: Node, i: int) -> None:
@@ -282,23 +311,54 @@ class Insertion:
         state = self._state
         return state.device_pools[i].admits(Value(node, i, Tier.DEVICE, pages, state.clock, self._plan.priority))
 
-    def _offer_window(self, i: int, window: int, deepest: Node) -> NDArray[np.int64]:
-        """Keep of the given tail only the last window, as suffixes of the nodes it crosses; returns the canonical pages."""
+    def _offer_window(self, i: int, deepest: Node) -> NDArray[np.int64]:
+        """Keep of the given tail the pages that a boundary at its end needs, as suffixes of the nodes they cross, and those
+        before as spare ones if that was asked for; returns the canonical pages.
+        """
         state, plan = self._state, self._plan
         raw = plan.given[i].tobytes()
-        wanted = state.pages_of(min(window, plan.end)) * PAGE_ID_BYTES
-        if len(raw) > wanted:
-            kept_before = self._kept_before(i, (len(raw) - wanted) // PAGE_ID_BYTES) if i in plan.known else b""
-            self._compare(i, raw[:-wanted], kept_before)
-            raw = raw[-wanted:]
+        wanted = (plan.end - plan.kept_from[i]) // state.page_size * PAGE_ID_BYTES
+        older = raw[:-wanted]
+        raw = raw[-wanted:]
         kept: list[bytes] = []
         node = deepest
         while raw and node.parent is not None:
             size = min(len(raw), (node.end - node.parent.end) // state.page_size * PAGE_ID_BYTES)
             kept.append(self._offer_suffix(node, i, raw[-size:]))
             raw = raw[:-size]
-            node = node.parent
+            if raw or node.start == plan.kept_from[i]:
+                node = node.parent
+        if older and plan.keeps_spare:
+            self._offer_spare(i, node, older, kept)
+        elif older:
+            kept_before = self._kept_before(i, len(older) // PAGE_ID_BYTES) if i in plan.known else b""
+            self._compare(i, older, kept_before)
         return np.frombuffer(b"".join(reversed(kept)), np.int64)
+
+    def _offer_spare(self, i: int, node: Node, older: bytes, kept: list[bytes]) -> None:
+        """Fill nodes that lack a window, from `node` upwards, with older pages than a boundary at the end needs."""
+        state, plan = self._state, self._plan
+        at = plan.kept_from[i]
+        while older and node.parent is not None:
+            size = min(len(older), (at - node.parent.end) // state.page_size * PAGE_ID_BYTES)
+            given = older[-size:]
+            older = older[:-size]
+            value = node.device[i]
+            if value is None and at == node.end:
+                self._place(node, i, given, is_spare=True)
+                kept.append(given)
+            else:
+                there = (
+                    b""
+                    if value is None
+                    else value.pages[: len(value.pages) - (node.end - at) // state.page_size * PAGE_ID_BYTES]
+                )
+                there = there[-size:]
+                there = b"\xff" * (size - len(there)) + there  # -1: the tree has none here
+                self._compare(i, given, there)
+                kept.append(there)
+            at = node.parent.end
+            node = node.parent
 
     def _kept_before(self, i: int, page_count: int) -> bytes:
         """What the tree keeps at the place of the first `page_count` given pages, -1 where it has nothing."""
@@ -314,7 +374,7 @@ class Insertion:
         """Offer one node the last pages of a window; returns what is kept at their place."""
         value = node.device[i]
         if value is None:
-            self._place(node, i, given)
+            self._place(node, i, given, is_spare=self._plan.ends_spare)
             return given
         if not value.locks and len(given) >= len(value.pages) and self._carries_more(node, i):
             old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)

@@ -17,7 +17,7 @@ from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeErr
 from unified_tree.matching import deepest_boundary, path_reach, window_values
 from unified_tree.node import DEVICE, HOST, Node, Tier, Value
 from unified_tree.receipt import Boundary, Receipt
-from unified_tree.splitting import split
+from unified_tree.splitting import keep_window, split
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -58,7 +58,22 @@ class Locks:
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
+        if node is not None and tier is DEVICE:
+            self.keep(node, wanted)
         return self.issue(boundary, tier, node, wanted)
+
+    def keep(self, node: Node, wanted: tuple[int, ...] | None) -> None:
+        """What a boundary at a node's end needs is spare no more. Spare windows are cut where it begins, and those before stay
+        spare.
+        """
+        state = self._state
+        for i in state.owned_points[0]:
+            value = node.device[i]
+            if value is not None and value.spare and (wanted is None or i in wanted):
+                state.set_spare(value, False)
+        for i, window in state.owned_windows[0]:
+            if wanted is None or i in wanted:
+                keep_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""

@@ -355,15 +355,6 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             pools[i].touched(value)
 
 
-def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: int) -> None:
-    """See UnifiedTree.supersede."""
-    node = state.nodes.get(boundary.node)
-    for value in [] if node is None else window_values(node, boundary.length, i, window, Tier.DEVICE):
-        if not value.hits and value.node.end <= later - window:
-            value.touched = 0
-            state.device_pools[i].reorder(value)
-
-
 def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
     """The elements [begin, length) on the way to `node`; the empty key for no node."""
     if node is None or node.root is None:

@@ -69,6 +69,8 @@ class Value(Ranked):
         score: a float of the policy's own (the cost-aware policy keeps its rank here).
         policy_state: whatever else a policy keeps; see EvictionPolicy.
         stranded: no boundary needs it.
+        spare: it goes before all that is kept for a boundary: a window beside those that were asked for, or a state just behind
+            another. Who resumes from it keeps it from then on.
         copied: all its pages are on the other tier too.
         copying: the open transfers that copy it to the other tier, each different pages.
         locked_by: the receipts that lock this value, by serial number (all but `Path`, which counts).
@@ -93,6 +95,7 @@ class Value(Ranked):
         "priority",
         "run_pages",
         "score",
+        "spare",
         "stranded",
         "tier",
         "touched",
@@ -114,6 +117,7 @@ class Value(Ranked):
         self.marks: dict[int, tuple[int, int]] | None = None
         self.score = 0.0
         self.stranded = False
+        self.spare = False
         self.copied = False
         self.copying: tuple[Effect, ...] = ()
         self.locked_by: dict[int, Receipt] | None = None

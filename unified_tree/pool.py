@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from unified_tree.reuse import Reuse
 
 
-STRANDED: Final = 0
+UNNEEDED: Final = 0
+"""Of values that are stranded or spare."""
 COPIED: Final = 1
 NEEDED: Final = 2
 URGENCIES: Final = 3
@@ -42,7 +43,7 @@ class Pool:
         copied_pages: those of values that are on the other tier too.
         evicted_pages: pages that left, ever.
         unread_pages: on host: of these the ones of values of which nothing was ever copied back.
-        copied_first: after stranded values, evict those with a copy on the other tier before sole copies.
+        copied_first: after stranded and spare values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
     """
 
@@ -113,9 +114,9 @@ class Pool:
         self._policy.place(self.order, value, self.urgency(value))
 
     def urgency(self, value: Value) -> int:
-        """The class that precedes all ranks: STRANDED values first, then COPIED ones if `copied_first`, then the others."""
-        if value.stranded:
-            return STRANDED
+        """The class that precedes all ranks: UNNEEDED values first, then COPIED ones if `copied_first`, then the others."""
+        if value.stranded or value.spare:
+            return UNNEEDED
         return COPIED if self.copied_first and value.copied else NEEDED
 
     def remove_evictable(self, value: Value) -> None:
@@ -193,7 +194,7 @@ class Pool:
         first = self.order.first
         if not isinstance(first, Value):
             return None
-        return first if first.urgency == STRANDED else self._policy.next_victim(self.order, first)
+        return first if first.urgency == UNNEEDED else self._policy.next_victim(self.order, first)
 
 
 class PageLedger:

@@ -78,7 +78,7 @@ QUEUE_SPAN: Final = float(1 << 38)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 UNKNOWN: Final = 0
-"""The queue of what was never used, or was superseded: it goes first."""
+"""The queue of what was never used: it goes first."""
 SESSION: Final = 1
 FORK: Final = 2
 STEADY: Final = 3
@@ -412,7 +412,7 @@ class Reuse:
         is_lost = self._state.is_path[value.component] and not value.copied
         if is_lost and self._recency is not None and not self._recency.pieces.is_bounded:
             self._recency.pieces.has_room_for(int(self._held()[0]))
-        if not value.stranded and value.score >= QUEUE_SPAN:
+        if not (value.stranded or value.spare) and value.score >= QUEUE_SPAN:
             ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.children import attach, replace
+from unified_tree.matching import window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 
 if TYPE_CHECKING:
@@ -57,6 +58,18 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
     return pieces
 
 
+def keep_window(state: TreeState, node: Node, length: int, component: int, first: int) -> None:
+    """The window [first, length) of a component on device is spare no more; spare pages before it are cut off, and stay so.
+
+    Cost: O(nodes of the window), and a split where a spare value begins before it.
+    """
+    for value in window_values(node, length, component, length - first, Tier.DEVICE):
+        if value.spare:
+            if value.node.end - value.page_count * state.page_size < first:
+                split(state, value.node, first)
+            state.set_spare(value, False)
+
+
 def _divide_lost(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:
     """What is remembered of windows that went is divided as they would be."""
     lost = node.lost
@@ -91,6 +104,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     """Give `upper` its share of `value`."""
     half = Value(upper, value.component, value.tier, pages, value.created, value.priority)
     half.stranded, half.copied, half.was_read = value.stranded, value.copied, value.was_read
+    half.spare = value.spare
     if value.copying:
         _divide_copying(value, half)
     half.score, half.policy_state = value.score, value.policy_state

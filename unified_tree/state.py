@@ -224,12 +224,21 @@ class TreeState:
         return root
 
     def place(
-        self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0, *, are_taken: bool = False
+        self,
+        node: Node,
+        component: int,
+        tier: Tier,
+        pages: bytes,
+        priority: int = 0,
+        *,
+        are_taken: bool = False,
+        is_spare: bool = False,
     ) -> Value:
         """Give `node` a value it lacks. The pages were checked, perhaps marked as the tree's, too; a sharer's device value
         takes none.
         """
         value = Value(node, component, tier, pages, self.clock, priority)
+        value.spare = is_spare
         on_host = node.host[component]
         if on_host is not None:  # the device value keeps the run of both
             value.run_pages = on_host.run_pages
@@ -247,7 +256,7 @@ class TreeState:
             pool.used_pages += value.page_count
             if not are_taken:
                 pool.ledger.acquire(pages)
-            if self.reuse is not None and tier is not HOST and not self.is_path[component]:
+            if self.reuse is not None and tier is not HOST and not (is_spare or self.is_path[component]):
                 self.reuse.saved(node)
             pool.created(value)
             pool.add_evictable(value)
@@ -271,6 +280,13 @@ class TreeState:
                 pool.copied_pages += count
         if self.host_value_count:
             self.note_copies(value.node, value.component)
+
+    def set_spare(self, value: Value, is_spare: bool) -> None:
+        """Let a value go before all that is kept for a boundary, or keep it from now on."""
+        if value.spare != is_spare:
+            value.spare = is_spare
+            if value.tier is HOST or self.owner_of[value.component] == value.component:
+                self.pools(value.tier)[value.component].reorder(value)
 
     def shorten(self, value: Value, page_count: int, eviction: Eviction | None) -> bytes:
         """Take pages off the end of a leaf that has an evictable path value on device and nothing else; returns their ids.

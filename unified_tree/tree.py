@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree import evicting, matching
-from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer, integers
+from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, flag, integer, integers
 from unified_tree.causes import misses
 from unified_tree.clock import coarse_monotonic_s
 from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
-from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError, ReceiptError
+from unified_tree.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
 from unified_tree.explain import Explanation, explain
 from unified_tree.inserting import insert
 from unified_tree.invariants import Violation, violations
@@ -189,6 +189,9 @@ class UnifiedTree:
         after: Boundary | None = None,
         without: Collection[str] = (),
         priority: int = 0,
+        repeatable: bool = False,
+        keep_spare: bool = False,
+        ends_spare: bool = False,
     ) -> InsertResult:
         """Put the pages of a key's tail, and states along it, into the tree where the tree lacks them.
 
@@ -205,6 +208,12 @@ class UnifiedTree:
                 depend on what lies before, and the caller vouches for the boundary, which it keeps locked.
             without: sharers of the given pages whose state was not written there.
             priority: of the request, for the policy of that name; higher stays longer.
+            repeatable: keep of windows one page more. A repeat of the key computes its last token, so it resumes a page
+                earlier.
+            keep_spare: keep all other window pages that are given, too, as spare ones. A key that branches off among them
+                resumes there, and keeps its window from then on. Spare pages go before all that is kept for a boundary, and
+                are copied nowhere.
+            ends_spare: the windows at the key's end are spare as well: a run that goes on there will keep one further on.
 
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
@@ -213,7 +222,18 @@ class UnifiedTree:
             checked_key(key)
         if after is not None:
             after = checked_boundary(after)
-        return insert(self._state, key, pages, states or {}, after, without, priority)
+        return insert(
+            self._state,
+            key,
+            pages,
+            states or {},
+            after,
+            without,
+            priority,
+            repeatable=flag(repeatable, "repeatable", InsertError),
+            keeps_spare=flag(keep_spare, "keep_spare", InsertError),
+            ends_spare=flag(ends_spare, "ends_spare", InsertError),
+        )
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE, *, cut_pages: int | None = None) -> EvictResult:
         """Free at least so many pages of each named pool, or as many as possible; the result lists them.
@@ -243,23 +263,6 @@ class UnifiedTree:
         checked_resident(tier)
         blocks = integer(block_count, "block_count", ConfigurationError)
         return evicting.evict_blocks(self._state, blocks, tier, _checked_cut(cut_pages))
-
-    def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
-        """The run that saved a window for a boundary has saved one for a later boundary.
-
-        What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
-        only while there is room for it. What the later boundary needs, too, stays as recent as it is.
-
-        Args:
-            boundary: of the run's earlier insert; nothing happens if it is gone.
-            component: of the windows.
-            later_length: the later boundary's, in tokens.
-        """
-        i = self._state.index_of(component)
-        for owner, window in self._state.owned_windows[Tier.DEVICE]:
-            if owner == i:
-                return matching.supersede(self._state, i, window, boundary, later_length)
-        raise ConfigurationError(f"{component!r} has no windows of its own")
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.
@@ -350,8 +353,8 @@ class UnifiedTree:
         """The tree as text: a line `namespace` for each root, with `bigrams` if it has keys of EAGLE, and one for each node.
 
         A node has its id behind `#`, its range of tokens, and its values as `name:pages`, those on host with `h:` before.
-        `resumable` stands where a request can resume at its end over device and host, a `*` for each lock, and a `!` for a
-        value that is stranded.
+        `resumable` stands where a request can resume at its end over device and host, a `*` for each lock, a `!` for a value
+        that is stranded, and a `~` for one that is spare (see `insert`).
 
         Args:
             tokens: also list the `tokens` of each node (of a bigram the first) and the ids of each value's `pages`.

@@ -135,9 +135,17 @@ class Admission:
         return controller is not None and gain > 0 and controller.is_worth_loading(found.reachable, gain)
 
     def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
-        """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
+        """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end.
+
+        A repeat of the prompt computes its last token. So with states, where the prompt ends on the grid, it resumes a step of
+        the grid earlier: that is saved, too.
+        """
         grid = self._resources.layout.save_grid_tokens
-        wanted = [*found.save_at, *(sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,))]
+        wanted = [*found.save_at]
+        for length in sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,):
+            if length >= lease.prompt_tokens and self._resources.layout.point is not None:
+                wanted.append(lease.prompt_tokens - 1)
+            wanted.append(length)
         if lease.rebuilt_tokens:
             wanted.insert(0, lease.cached_tokens)
         resumed = lease.cached_tokens if not lease.rebuilt_tokens else lease.cached_tokens - 1

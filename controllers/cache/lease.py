@@ -119,7 +119,14 @@ class Lease:
         self.generation = generation
         self.tokens = LeaseTokens(key)
         self._published = PublishedTokens(
-            resources, self.tokens, self.tables, self._states, self._locks, boundary, priority=priority
+            resources,
+            self.tokens,
+            self.tables,
+            self._states,
+            self._locks,
+            boundary,
+            prompt_tokens=key.length,
+            priority=priority,
         )
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length

@@ -210,8 +210,9 @@ class PageTables:
     def to_insert(
         self, committed: int, length_tokens: int, without: Sequence[str] = (), *, keep_windows: bool
     ) -> dict[str, NDArray[np.int64]]:
-        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows the last ones; none of
-        those `without` which they were computed, and of an optional path none behind a hole.
+        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows all that the lease has of
+        its own, but for those that hold nothing exact because it rebuilds them. None of those `without` which they were
+        computed, and of an optional path none behind a hole.
         """
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
@@ -223,12 +224,12 @@ class PageTables:
             ):
                 pages[name] = table.slice(first, last)
         if keep_windows:
-            for name, window in self._layout.windows:
+            for name, _ in self._layout.windows:
                 if name in without:
                     continue
                 table = self._tables[name]
-                begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
-                pages[name] = table.slice(begin, last)
+                begin = max(self.write_from[name] // size, table.first_held, table.private_from)
+                pages[name] = table.slice(min(begin, last), last)
         return pages
 
     def put_canonical(self, result: InsertResult, length_tokens: int, *, keep_windows: bool) -> None:
@@ -242,10 +243,13 @@ class PageTables:
                 self._put_given(name, result, last).publish(last)
         if keep_windows:
             for name, window in self._layout.windows:
-                if name in result.canonical:
-                    table = self._put_given(name, result, last)
-                    self._free_before(name, table, max(0, length_tokens - window) // size)
-                    table.publish(last)
+                if name not in result.canonical:
+                    continue
+                table = self._tables[name]
+                if table.private_from < self.write_from[name] // size:  # those before hold nothing exact
+                    self._device.free(name, table.release_front(min(self.write_from[name] // size, last)))
+                self._put_given(name, result, last).publish(last)
+                self._free_before(name, table, max(0, length_tokens - window) // size)
 
     def leave_out(self, without: Sequence[str], length_tokens: int) -> None:
         """Give up the window pages up to a length that were not computed, so that no later insert takes them."""

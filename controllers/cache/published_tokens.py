@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.state_pages import StatePages
-    from unified_tree.receipt import Boundary
+    from unified_tree.receipt import Boundary, InsertResult
 
 
 class PublishedTokens:
@@ -29,6 +29,7 @@ class PublishedTokens:
     Args:
         tokens, tables, states, locks: the lease's.
         boundary: where it resumes.
+        prompt_tokens: where its prompt ends.
         priority: of what it publishes.
 
     Attributes:
@@ -43,8 +44,10 @@ class PublishedTokens:
         "_ends",
         "_locks",
         "_priority",
+        "_prompt_tokens",
         "_resources",
         "_resumed",
+        "_spare_end",
         "_states",
         "_tables",
         "_tokens",
@@ -64,6 +67,7 @@ class PublishedTokens:
         locks: LeaseLocks,
         boundary: Boundary,
         *,
+        prompt_tokens: int,
         priority: int,
     ) -> None:
         self._resources = resources
@@ -71,6 +75,7 @@ class PublishedTokens:
         self._tables = tables
         self._states = states
         self._locks = locks
+        self._prompt_tokens = prompt_tokens
         self._priority = priority
         self.boundary = boundary
         self.committed = boundary.length
@@ -78,14 +83,16 @@ class PublishedTokens:
         self.saved: set[int] = set()
         self.branches: tuple[int, ...] = ()
         self._resumed = boundary
+        self._spare_end = 0  # where it was published last, if the windows there are spare
         self._ends: list[Boundary] = []
 
     @property
     def windows_kept_from(self) -> int:
-        """The first length in `save_at` that still needs its windows."""
+        """The first length in `save_at` that still needs its windows; a page before the end, where a repeat of it resumes."""
         if len(self.saved) == len(self.save_at):
             return NEVER
-        return min((at for at in self.save_at if at not in self.saved), default=NEVER)
+        first = min((at for at in self.save_at if at not in self.saved), default=NEVER)
+        return first if first != self._prompt_tokens else first - self._resources.layout.page_size
 
     def publish(self, publication: Publication, end: int) -> list[int]:
         """Publish up to `end`: an insert for each length that becomes a boundary, and for the end.
@@ -97,8 +104,10 @@ class PublishedTokens:
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
-            keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
-            self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
+            is_kept = resumable or stop in self.save_at
+            self._publish_up_to(stop, due, publication.without, is_kept=is_kept)
+        if resumable and end == self._spare_end:
+            self._keep_spare_end()
         if publication.without:
             self._tables.leave_out(publication.without, end)
         if self._states is not None:
@@ -122,21 +131,41 @@ class PublishedTokens:
         if self._resources.layout.windows:
             last = self._tables.windows_end
             stops.update([length for length in self.save_at if length <= min(end, last) and length not in self.saved])
-            if resumable and end == self.committed <= last and not self._locks.hold_windows_at(end):
+            is_kept = end == self._spare_end or self._locks.hold_windows_at(end)
+            if resumable and end == self.committed <= last and not is_kept:
                 stops.add(end)
         if end > self.committed:
             stops.add(end)
+            layout, has_host = self._resources.layout, self._resources.controller is not None
+            repeat = end - layout.page_size
+            if resumable and end == self._prompt_tokens and has_host and layout.windows and repeat >= self.committed:
+                stops.add(repeat)  # a boundary of its own is copied to host, too
         stops.discard(0)
         return sorted(stops)
 
-    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
+    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, is_kept: bool) -> None:
+        """Publish up to a stop. Windows are kept there, or else, within the prompt, spare: a prompt may branch off there."""
         parts, at = self._resources, self.boundary
+        has_windows = bool(parts.layout.windows)
+        ends_spare = has_windows and not is_kept and self.committed < stop <= self._prompt_tokens
+        keep_windows = has_windows and (is_kept or ends_spare)
         if keep_windows and (unknown := self._tables.not_rebuilt(stop)):
             without = [*without, *unknown]
         pages = self._tables.to_insert(self.committed, stop, without, keep_windows=keep_windows)
         by_component = {} if self._states is None or not due else {self._states.name: due}
         key = self._tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
-        result = insert(parts.state, key, pages, by_component, at, without, self._priority)
+        result = insert(
+            parts.state,
+            key,
+            pages,
+            by_component,
+            at,
+            without,
+            self._priority,
+            repeatable=stop == self._prompt_tokens,
+            keeps_spare=True,
+            ends_spare=ends_spare,
+        )
         if keep_windows:
             keep_windows = any(name in result.canonical for name, _ in parts.layout.windows)
         if self._states is not None and due:
@@ -152,10 +181,38 @@ class PublishedTokens:
             self.boundary = boundary = self._locks.lock_paths(boundary)
         if keep_windows:
             self._locks.lock_windows(boundary)
-        if parts.controller is not None:
+        if stop == self.committed:
+            self._spare_end = stop if ends_spare else 0
+        if due and stop == self._prompt_tokens:
+            self._spare_state(result)
+        if parts.controller is not None and not ends_spare:
             parts.controller.committed(boundary)
             if parts.controller.writes_late and parts.tree.transfers.is_boundary(boundary):
                 self._note_end(boundary)
+
+    def _keep_spare_end(self) -> None:
+        """The windows at the end of what was published are spare no more."""
+        parts = self._resources
+        self._spare_end = 0
+        node, _ = parts.locks.find(self.boundary)
+        if node is not None:
+            parts.locks.keep(node, parts.layout.window_indices)
+        if parts.controller is not None:
+            parts.controller.committed(self.boundary)
+            if parts.controller.writes_late and parts.tree.transfers.is_boundary(self.boundary):
+                self._note_end(self.boundary)
+
+    def _spare_state(self, result: InsertResult) -> None:
+        """The state at the prompt's end is spare where a repeat's, a step of the grid earlier, is kept, too: a prompt that goes
+        on from the end loses no more than that step without it.
+        """
+        parts, point = self._resources, self._resources.layout.point
+        if point is None or point in result.duplicates or self._prompt_tokens - parts.layout.save_grid_tokens not in self.saved:
+            return
+        node = parts.state.nodes.get(result.boundary.node)
+        value = None if node is None else node.device[parts.state.index[point]]
+        if value is not None:
+            parts.state.set_spare(value, True)
 
     def _note_end(self, boundary: Boundary) -> None:
         """Only where something is saved, and the last of them, a prompt resumes later."""

@@ -82,12 +82,12 @@ RULES = (
     ),
     Rule(
         "store_failed/not given",
-        "the store listed it and did not give it: {share}.",
+        "the store listed it and did not give it: {tokens}.",
         "`stats().storage.faults` and the log `unified_tree.storage` say what failed; look at the store's disks and nodes.",
     ),
     Rule(
         "store_failed/no answer",
-        "the store did not say whether it has it: {share}.",
+        "the store did not say whether it has it: {tokens}.",
         "See that the store runs, and answers within the time-out of `PrefetchPolicy`.",
     ),
     Rule(

@@ -88,7 +88,6 @@ class DevicePools:
         self._size = page_size
         self._has_windows = window_tokens is not None
         self._full_allocator = allocator.full_attn_allocator if self._has_windows else allocator
-        self._window_pages = -(-(window_tokens or 0) // page_size)
         self._state_allocator = state_allocator
         self._offsets: Any = np.arange(page_size) if in_host_memory else None
         self._window_of: Any = None
@@ -184,9 +183,8 @@ class DevicePools:
         full = self.full.assign(pages)
         if not self._has_windows:
             return OfferedPages(full, full[:0], range(0), pages)
-        count = len(full)
-        freed = windows_freed[: max(0, count - windows_freed.start)] or range(0)
-        first = max(0, count - self._window_pages, freed.stop)
+        freed = windows_freed[: max(0, len(full) - windows_freed.start)] or range(0)
+        first = freed.stop
         windows = self._mapped(pages[first:] if size == 1 else pages[first:] * size)
         if size > 1:
             windows //= size

@@ -128,16 +128,22 @@ class RequestRows:
         branch = req.swa_branching_seqlen
         first = begin
         if branch is not None and begin < branch < end and branch % self._size == 0:
-            at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
+            at, _ = self._insert(req, key, begin, branch, at, None, is_kept=True)
             first = branch
-        at, is_kept = self._insert(req, key, first, end, at, state)
-        if 0 < req.kv.cache_inserted_len == begin < end:
-            self._tree.supersede(req.last_node, WINDOW, end)
-        return at, is_kept
+        return self._insert(req, key, first, end, at, state)
 
     def _insert(
-        self, req: Any, key: Key, begin: int, end: int, after: Boundary, state: OfferedState | None
+        self,
+        req: Any,
+        key: Key,
+        begin: int,
+        end: int,
+        after: Boundary,
+        state: OfferedState | None,
+        *,
+        is_kept: bool = False,
     ) -> tuple[Boundary, bool]:
+        """Insert [begin, end); where a prompt is not at its end, its window is spare there, unless it is to be kept."""
         kv, size, pools = req.kv, self._size, self._pools
         freed = range(0)
         if self._has_windows:
@@ -153,7 +159,19 @@ class RequestRows:
             states[STATE] = {end: pools.name_state(state.slot)}
         tokens = key if key.length == end else key.prefix(end)
         priority: int = req.priority or 0
-        plan = plan_insert(self._tree_state, tokens, pages, states, after, (), priority)
+        known: int = len(req.full_untruncated_fill_ids)
+        plan = plan_insert(
+            self._tree_state,
+            tokens,
+            pages,
+            states,
+            after,
+            (),
+            priority,
+            repeatable=end == known,
+            keeps_spare=True,
+            ends_spare=not is_kept and end <= known - self._size and not req.finished(),
+        )
         assert plan is not None, "nothing is published without a whole page"
         result = Insertion(self._tree_state, plan).run()
         kept = pools.settle(offered, result)

@@ -78,6 +78,7 @@ class ModelCache:
         self._pins = np.zeros(unit_count, np.int32)
         self._value = np.full(unit_count, NOT_HERE, np.int64)  # when the value at the end of each unit was last used
         self._weight = np.full(unit_count, WHOLE, np.int32)
+        self._ends_prompt = np.zeros(unit_count, np.bool_)  # whether a prompt that was computed ends with the unit
         self._values = ValueOrder()
         self._left: deque[Held] = deque()
         self._idle_tokens = 0
@@ -189,7 +190,9 @@ class ModelCache:
         steps: list[tuple[int, int]] = []  # (length, what room it takes), deepest first
         for index in np.flatnonzero(times != NOT_HERE)[::-1].tolist():
             length = (index + 1) * unit
-            if length > path or not needs.is_boundary(length):
+            if length == held.prompt_tokens and needs.is_boundary(length) and self._ends_prompt[ids[index]]:
+                length = needs.floor(length - 1)  # where a repeat resumes; it is kept with the prompt's end
+            if not 0 < length <= path or not needs.is_boundary(length):
                 continue
             if not held.resumed:
                 held.resumed = length
@@ -212,6 +215,8 @@ class ModelCache:
         """A request saves where it branches off, at the end of what it shares, and its windows at its prompt's end."""
         needs, unit, ids = self._needs, held.unit_tokens, held.ids
         end = needs.floor(ids.size * unit)
+        if ids.size and end == held.prompt_tokens:
+            self._ends_prompt[ids[-1]] = True
         before = held.resumed
         for length in sorted({needs.floor(held.known * unit), end}):
             if length > before and length % unit == 0:

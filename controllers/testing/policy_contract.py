@@ -211,7 +211,7 @@ class RandomLife:
         if self._broken is not None:
             return
         candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
-        first: tuple[bool, tuple[float, float]] = (not victim.stranded, (victim.rank, victim.second_rank))
+        first: tuple[bool, tuple[float, float]] = (not (victim.stranded or victim.spare), (victim.rank, victim.second_rank))
         own = first
         for value in candidates:
             rank, was = policy.rank(value), (value.rank, value.second_rank)
@@ -219,7 +219,7 @@ class RandomLife:
             if now is None or now != was:
                 self._broken = _changed(was, now, rank)
                 return
-            first = min(first, (not value.stranded, now))
+            first = min(first, (not (value.stranded or value.spare), now))
         if victim not in candidates or own != first:
             words = f"a value of rank {_shown(own[1])} was evicted where one of {_shown(first[1])} could have gone"
             self._broken = words, words

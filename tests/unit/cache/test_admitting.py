@@ -115,7 +115,8 @@ def test_the_next_stop_of_a_run_is_the_next_place_to_save() -> None:
     lease = cache.acquire(Key(PROMPT), checkpoints=[6, 14])
     assert lease.save_at == (6, 14)
     assert [lease.next_stop(at) for at in (0, 5, 6, 13, 14, 23)] == [6, 6, 14, 14, None, None]
-    assert cache.acquire(Key(PROMPT + 50)).next_stop(0) == 24, "the prompt's end, where nothing else was said"
+    assert cache.acquire(Key(PROMPT + 50)).save_at == (22, 24), "the prompt's end, and where its repeat resumes"
+    assert cache.acquire(Key(PROMPT[:23] + 90)).save_at == (22,), "which is the same in the middle of a page"
 
 
 def test_a_lease_is_filled_from_elsewhere() -> None:

@@ -26,7 +26,7 @@ def serve(cache: PrefixCache, tokens: list[int], namespace: str = "") -> None:
 def test_what_the_embedder_evicts_is_counted_by_pool() -> None:
     cache = PrefixCache([FULL, MAMBA], 2, {"full": 40, "mamba": 9})
     for first in range(0, 400, 100):
-        serve(cache, list(range(first, first + 8)))
+        serve(cache, list(range(first, first + 9)))
     freed = cache.evict({"full": 5, "mamba": 3}).freed
     stats = cache.stats()
     assert freed["full"].size >= 5 and freed["mamba"].size >= 3
@@ -41,7 +41,7 @@ def test_what_the_embedder_evicts_is_counted_by_pool() -> None:
 def test_pages_that_came_free_with_another_pools_victims_count() -> None:
     cache = PrefixCache([FULL, MAMBA], 2, {"full": 40, "mamba": 9})
     for first in range(0, 400, 100):
-        serve(cache, list(range(first, first + 8)))
+        serve(cache, list(range(first, first + 9)))
     result = cache.evict({"full": 8, "mamba": 2})
     assert {name: ids.size for name, ids in result.freed.items()} == {"full": 8, "mamba": 2}
     assert (result.victims, result.deleted_nodes) == (2, 2)
@@ -61,7 +61,7 @@ def test_an_eviction_on_host_is_counted_there() -> None:
 @pytest.mark.parametrize("needs", [{"full": 2, "nothing": 1}, {"full": 2, "mamba": -1}, {"full": 2, "mamba": "1"}])
 def test_nothing_goes_if_one_need_is_wrong(needs: dict[str, Any]) -> None:
     cache = PrefixCache([FULL, MAMBA], 2, {"full": 40, "mamba": 9})
-    serve(cache, list(range(8)))
+    serve(cache, list(range(9)))
     with pytest.raises(ConfigurationError):
         cache.evict(needs)
     assert cache.stats().evictions == 0 and cache.tree.node_count == 1

@@ -38,7 +38,7 @@ def with_host() -> PrefixCache:
     tier = HostTier(page_counts={"full": 40, "mamba": 8}, engine=NullEngine(), load_cost=ALWAYS_LOAD)
     cache = PrefixCache([FULL, MAMBA], 2, {"full": 10, "mamba": 5}, host=tier)
     for prompt in range(3):
-        serve(cache, np.arange(8) + 100 * prompt)
+        serve(cache, np.arange(9) + 100 * prompt)
         cache.drain()
     with cache.acquire(Key(np.arange(9))) as lease:
         assert lease.is_loading
@@ -60,9 +60,9 @@ def scraped(collector: CacheCollector) -> Scrape:
 def test_every_figure_is_exported() -> None:
     tier = HostTier(page_counts={"full": 40, "mamba": 4}, engine=NullEngine())
     cache = PrefixCache([FULL, MAMBA], 2, {"full": 10, "mamba": 5}, host=tier)
-    tokens = np.arange(8)
+    tokens = np.arange(9)
     with cache.acquire(Key(tokens)) as lease:
-        cache.allocate(lease, 8)
+        cache.allocate(lease, 9)
         cache.commit(lease, tokens, dict(lease.save_pages))
     cache.drain()
     samples = scraped(CacheCollector(cache.stats, {"rank": "0"}))
@@ -84,9 +84,9 @@ def test_a_cache_without_a_host_tier_and_without_limits() -> None:
 
 def test_a_store_is_exported_too() -> None:
     cache = metered_cache()
-    tokens = np.arange(8)
+    tokens = np.arange(9)
     with cache.acquire(Key(tokens)) as lease:
-        cache.allocate(lease, 8)
+        cache.allocate(lease, 9)
         cache.commit(lease, tokens, dict(lease.save_pages))
     cache.drain()
     cache.prefetch("r", Key(np.arange(1000)))
@@ -284,10 +284,10 @@ def test_aliases_say_where_tokens_came_from() -> None:
     cache = with_host()
     samples = scraped(CacheCollector(cache.stats, aliases=("vllm", "sglang", "vllm")))
     stats = cache.stats()
-    assert (stats.prompt_tokens, stats.device_hit_tokens, stats.host_hit_tokens) == (42, 8, 8)
-    assert samples["vllm:prefix_cache_queries_total", ()] == samples["sglang:prompt_tokens_total", ()] == 42
+    assert (stats.prompt_tokens, stats.device_hit_tokens, stats.host_hit_tokens) == (45, 8, 8)
+    assert samples["vllm:prefix_cache_queries_total", ()] == samples["sglang:prompt_tokens_total", ()] == 45
     assert samples["vllm:prefix_cache_hits_total", ()] == samples["vllm:external_prefix_cache_hits_total", ()] == 8
-    assert samples["vllm:external_prefix_cache_queries_total", ()] == 42 - 8
+    assert samples["vllm:external_prefix_cache_queries_total", ()] == 45 - 8
     for name, label, store in (
         ("vllm:prompt_tokens_cached_by_source_total", "source", "external_unspecified"),
         ("sglang:cached_tokens_total", "cache_source", "storage"),

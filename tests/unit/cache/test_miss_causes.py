@@ -129,6 +129,8 @@ def test_an_evicted_state_is_named_where_the_path_is_there() -> None:
     served = Served([FULL, MAMBA])
     served.serve("abcdefgh")
     served.forget(mamba=1)
+    assert served.serve("abcdefghi") == [("evicted", 6, 8), ("last_token", 8, 9)], "the prompt's end goes before its repeat's"
+    served.forget(mamba=9)
     with served.start("abcdefghi") as lease:
         assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
         [eviction] = [miss.eviction for miss in lease.misses if miss.eviction is not None]
@@ -139,6 +141,8 @@ def test_an_evicted_window_is_named_where_the_path_is_there() -> None:
     served = Served([FULL, swa(4)])
     served.serve("abcdefgh")
     served.forget(swa=1)
+    assert served.serve("abcdefgh") == [("page_remainder", 6, 7), ("last_token", 7, 8)], "a spare page went"
+    served.forget(swa=9)
     with served.start("abcdefghi") as lease:
         assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
         assert [miss.eviction.component for miss in lease.misses if miss.eviction is not None] == [1]
@@ -162,7 +166,13 @@ def test_a_state_in_the_middle_of_a_prompt_was_never_saved() -> None:
 def test_a_window_in_the_middle_of_a_prompt_was_never_saved() -> None:
     served = Served([FULL, swa(4)])
     served.serve("abcdefghijkl")
-    assert served.serve("abcdefXYZ") == [("never_saved", 0, 6), ("diverged", 6, 8), ("last_token", 8, 9)]
+    with served.start("pqrstuvwxyzl") as lease:
+        for end in (8, 12):  # the window of the first chunk comes free before the prompt's end
+            served.cache.allocate(lease, end)
+            served.cache.advance(lease, end)
+        served.cache.commit(lease, end)
+    assert served.serve("abcdefXYZ") == [("diverged", 6, 8), ("last_token", 8, 9)], "it is spare"
+    assert served.serve("pqXYZ") == [("never_saved", 0, 2), ("diverged", 2, 4), ("last_token", 4, 5)]
 
 
 def test_an_aborted_request_saved_nothing() -> None:

@@ -222,49 +222,46 @@ def test_exact_eviction_never_has_fewer_hits() -> None:
     assert total[1] > total[0]
 
 
-def test_what_a_later_boundary_supersedes_goes_first() -> None:
-    grove = Grove([FULL, swa(2)])
-    for text in ("abcd", "uvwx"):
-        early = grove.put(text).boundary
-        grove.put(text + "efgh")
-        grove.tree.supersede(early, "swa", 8)
-    grove.match("uvwx")
-    assert grove.evict(1, "swa") == {"swa": [200]}, "of the two that were superseded the one that no match has used"
-    assert grove.evict(1, "swa") == {"swa": [201]}, "then the oldest"
+def test_spare_windows_go_first_and_all_at_a_place_together() -> None:
+    grove = Grove([FULL, swa(2)], page_size=1)
+    grove.put("abcdefgh", window=8, keep_spare=True)
+    grove.put("uvwxyz")
+    assert grove.evict(1, "swa") == {"swa": [200, 201, 202, 203, 204, 205]}, "before the least recently used window"
+    assert grove.match("abcdefgh", touch=False).device.length == 8
     grove.check()
 
 
-@pytest.mark.parametrize("is_used", [False, True])
-def test_what_a_match_has_used_is_not_superseded(is_used: bool) -> None:
-    grove = Grove([FULL, swa(2), MAMBA])
-    grove.put("wxyz", [4])
-    early = grove.put("abcd", [4]).boundary
-    if is_used:
-        grove.match("abcd")
-    grove.put("abcdefgh", [8])
-    grove.tree.supersede(early, "swa", 8)
-    assert grove.evict(1, "swa") == {"swa": [200 if is_used else 201]}
+def test_who_branches_off_among_spare_windows_keeps_only_what_it_needs() -> None:
+    grove = Grove([FULL, swa(2)], page_size=1)
+    grove.put("abcdefgh", window=8, keep_spare=True)
+    branch = grove.match("abcdXY").device
+    assert branch.length == 4
+    grove.tree.lock(branch).release()
+    grove.put("abcdXY")
+    evicted = [grove.evict(1, "swa")["swa"] for _ in range(2)]
+    assert sorted(evicted) == [[200, 201], [204, 205]]
+    assert [grove.match(text, touch=False).device.length for text in ("abcdZ", "abcdefZ", "abcZ")] == [4, 4, 0]
     grove.check()
 
 
-def test_a_window_that_the_later_boundary_shares_stays_recent() -> None:
-    grove = Grove([FULL, swa(8)])
-    grove.put("yzyz")
-    early = grove.put("abcd").boundary
-    grove.put("abcdef")
-    grove.tree.supersede(early, "swa", 6)
+def test_the_window_at_the_end_of_what_goes_on_is_spare() -> None:
+    grove = Grove([FULL, swa(2)], page_size=1)
+    grove.put("uvwx")
+    grove.put("abcd", ends_spare=True)
+    assert grove.match("abcd", touch=False).device.length == 4
+    assert grove.evict(1, "swa") == {"swa": [202, 203]}
+    grove.check()
+
+
+def test_what_a_later_boundary_needs_of_a_spare_window_is_kept() -> None:
+    grove = Grove([FULL, swa(4)], page_size=1)
+    grove.put("abcdef", window=6, keep_spare=True, ends_spare=True)
+    grove.put("abcdefgh", window=2)
+    assert grove.match("abcdefgh", touch=False).device.length == 8
+    assert grove.evict(1, "swa") == {"swa": [202, 203]}, "what only the spare boundary needed"
     assert grove.evict(1, "swa") == {"swa": [200, 201]}
+    assert grove.match("abcdefgh", touch=False).device.length == 8
     grove.check()
-
-
-def test_only_windows_are_superseded() -> None:
-    grove = Grove([FULL, swa(2), MAMBA])
-    early = grove.put("abcd", [4]).boundary
-    for name in ("full", "mamba"):
-        with pytest.raises(ConfigurationError, match="no windows of its own"):
-            grove.tree.supersede(early, name, 8)
-    grove.evict(2)
-    grove.tree.supersede(early, "swa", 8)  # it is gone
 
 
 def test_a_match_before_a_cut_is_made_anew_for_its_misses() -> None:
