@@ -122,8 +122,7 @@ class CacheCollector:
         if stats.miss_memory is not None:
             yield from self._misses(stats, stats.miss_memory)
         yield self._counter("load_wait_seconds", "time spent waiting at the gates of loads", {(): stats.load_wait_s})
-        drops: Samples = {(reason,): count for reason, count in stats.drops.items()}
-        yield self._counter("drops", "what was not done or came to nothing", drops, "reason")
+        yield self.drops(stats.drops)
         ways: dict[str, TransferStats] = {"backup": stats.backed_up, "load": stats.loaded}
         for field, what in (("count", "transfers"), ("pages", "pages"), ("size_bytes", "bytes")):
             samples: Samples = {(way,): getattr(moved, field) for way, moved in ways.items()}
@@ -140,7 +139,7 @@ class CacheCollector:
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
         yield from self._budgets({"device": stats.budget, "host": stats.host_budget})
         if stats.storage is not None:
-            yield from self._storage(stats.storage)
+            yield from self.storage(stats.storage)
         for alias in self._aliases:
             family = CounterMetricFamily(alias.name, alias.what, labels=[*self._labels, *alias.labels])
             yield self._filled(family, alias.samples(stats))
@@ -174,7 +173,13 @@ class CacheCollector:
             family.add_metric(self._values(pool), [*buckets, ("+Inf", sum(tokens))], None)
         return family
 
-    def _storage(self, figures: StorageTierStats) -> Iterator[Metric]:
+    def drops(self, counts: Mapping[str, int]) -> Metric:
+        """What was dropped, by reason."""
+        samples: Samples = {(reason,): count for reason, count in counts.items()}
+        return self._counter("drops", "what was not done or came to nothing", samples, "reason")
+
+    def storage(self, figures: StorageTierStats) -> Iterator[Metric]:
+        """The part of a scrape that is about a store."""
         for field, what in STORAGE_TOTALS.items():
             yield self._counter(f"storage_{field}", what, {(): getattr(figures, field)})
         yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})

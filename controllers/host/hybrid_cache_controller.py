@@ -169,6 +169,17 @@ class HybridCacheController:
                     self._transfers.cancel(opened)
         load.release()
 
+    def submit(self) -> None:
+        """Submit the loads that were begun to the engine. Applies nothing, and starts no backup."""
+        self._transfers.submit()
+
+    def finish_one(self) -> bool:
+        """Wait for the oldest copy that no request waits for, and apply it; False if there is none.
+
+        The device pages that it kept can be evicted, or are free, from then on. All ranks have to call it at the same point.
+        """
+        return self._transfers.finish_oldest_unawaited()
+
     def poll(self) -> None:
         """Apply ended transfers, start due ones, and submit them to the engine. Never blocks.
 

@@ -224,6 +224,28 @@ class OpenTransfers:
         self.poll()
         self._fail(waited, WITHOUT_COMPLETION)
 
+    def finish_oldest_unawaited(self) -> bool:
+        """Return when the oldest transfer that no load waits for has ended on all ranks and is applied; False if there is none.
+
+        Those are backups, and loads that were cancelled. Cost: O(open transfers), and the wait.
+        """
+        for opened in self._open.values():
+            if not opened.loads:
+                break
+        else:
+            return False
+        assert opened.stage is not QUEUED, (
+            "backups are submitted when they begin, and a cancelled load that was not ends at once"
+        )
+        if opened.stage is IN_ENGINE:
+            self._engine.wait(opened.ticket)
+        self.poll()
+        self._fail([opened], WITHOUT_COMPLETION)
+        while opened.ticket in self._open:
+            assert not self._is_single_rank, "what has ended here is finished"
+            self.poll()
+        return True
+
     def drain(self) -> None:
         """Return when the engine has ended all submitted transfers, and apply them."""
         self._engine.drain()

@@ -12,6 +12,7 @@ fails if what it needs has been evicted.
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.receipt import Boundary
+
+
+logger = logging.getLogger(__name__)
+NO_STORE = ": none is set, or the cache was flushed and has done without it since"
 
 
 def _looked_at(key: RadixKey) -> int:
@@ -160,8 +165,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything. SGLang clears its allocators itself."""
-        if self._tiers is not None:
-            self._tiers.close()
+        self._close_tiers()
         settings = TreeSettings(ghost_bytes=self.observation.memory_bytes)
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
         self.observation.begin(self.tree)
@@ -214,13 +218,14 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         branch = next(iter(match.save_at), None)
         on_host = {} if self._tiers is None else self._tiers.host_needs(match)
         best = match.reachable if on_host else match.device
+        windows = self._tiers.window_pages(match) if on_host and self._has_windows and self._tiers is not None else 0
         return MatchResult(
             device_prefix_len=match.device.length,
             last_device_node=match.device,
             last_host_node=best,
             best_match_node=best,
             host_hit_length=best.length - match.device.length,
-            swa_host_hit_length=on_host.get(WINDOW, 0) * self.page_size,
+            swa_host_hit_length=windows * self.page_size,
             mamba_host_hit_length=on_host.get(STATE, 0),
             swa_branching_seqlen=branch if self._has_windows else None,
             mamba_branching_seqlen=branch if self._has_states else None,
@@ -237,10 +242,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
             receipt.release()
 
     def _evict_state(self) -> None:
-        """Evict a state. If none can go, those that are being copied to host can when their copies have ended."""
-        if not self.evict(EvictParams(mamba_num=1)).mamba_num_evicted and self._tiers is not None:
-            self._tiers.controller.drain()
-            self.evict(EvictParams(mamba_num=1))
+        self.evict(EvictParams(mamba_num=1))
 
     def _key(self, key: RadixKey) -> Key:
         return self._keys.key(key.token_ids, _looked_at(key), key.extra_key, key.cache_salt)
@@ -274,6 +276,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         """Apply ended copies and start due ones; once a scheduler's step."""
         if self._tiers is not None:
             self._tiers.poll()
+            self.observation.tell_store(self._tiers)
 
     def flush_pending_backups(self) -> None:
         """A batch has ended. Copies were submitted by then; the inspector does a slice of its work."""
@@ -294,8 +297,22 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         if self._watch is not None:
             self._watch.close()
         self.observation.close()
+        self._close_tiers()
+
+    def _close_tiers(self) -> None:
         if self._tiers is not None:
+            self.observation.tell_store(self._tiers, is_last=True)
             self._tiers.close()
+
+    def clear_storage_backend(self) -> bool:
+        """Delete what the store has of this model, that of other servers that share it included; whether that was done.
+
+        `POST /hicache/storage-backend/clear`. Blocks until the writes that have begun are done and the store has answered.
+        """
+        if self._tiers is None or self._tiers.storage is None:
+            logger.warning("unified_tree: there is no store to clear%s", "" if self._builder is None else NO_STORE)
+            return False
+        return self._tiers.clear_store()
 
     def prefetch_from_storage(
         self,

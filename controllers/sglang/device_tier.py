@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.tier_pages import least_cut
@@ -55,6 +55,8 @@ class DeviceTier:
         allocators: the free list of each pool, by component.
         other_tier: the host pools, whose pages an eviction here may free; None without a host tier.
         watcher: is told of every page that lands or is freed; None for nobody.
+        finish_copy: ends the oldest of the copies that keep pages from being evicted, by waiting for it; returns whether there
+            was one. None without a host tier.
     """
 
     def __init__(self, tree: UnifiedTree, pools: DevicePools, counters: CacheCounters) -> None:
@@ -66,6 +68,7 @@ class DeviceTier:
         self._cut_pages = least_cut(self.allocators[FULL].page_count, tree.page_size)
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
+        self.finish_copy: Callable[[], bool] | None = None
 
     def landed(self, boundary: Boundary) -> None:
         """Pages that were loaded are the tree's now, on the path to a boundary."""
@@ -73,7 +76,33 @@ class DeviceTier:
             self.watcher.landed(Tier.DEVICE, boundary)
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
-        """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
+        """Evict at least so many pages of each pool, or as many as can go; how many came free, by component.
+
+        SGLang counts what is evictable when it admits a request, and evicts when it allocates: behind the loads of the batch,
+        and for a long prompt steps later. Copies to host that began in between keep pages that were counted. So where a pool
+        falls short, this waits for copies, the oldest first, until it does not.
+        """
+        freed = self._evict_now(needs)
+        if self.finish_copy is not None:
+            for name, count in needs.items():
+                if count > freed.get(name, 0):
+                    self._wait(name, count - freed.get(name, 0), freed)
+        return freed
+
+    def _wait(self, name: str, missing: int, freed: dict[str, int]) -> None:
+        """Wait for copies until so many more pages of a pool are free, and add what was evicted to `freed`."""
+        assert self.finish_copy is not None
+        wanted = self._pools.free_pages(name) + missing
+        while True:
+            missing = wanted - self._pools.free_pages(name)  # the pages of a load that was cancelled are free at once
+            if missing > 0:
+                for freed_name, count in self._evict_now({name: missing}).items():
+                    freed[freed_name] = freed.get(freed_name, 0) + count
+            if self._pools.free_pages(name) >= wanted or not self.finish_copy():
+                break
+
+    def _evict_now(self, needs: Mapping[str, int]) -> dict[str, int]:
+        """As `evict`, without waiting."""
         freed: dict[str, int] = {}
         for name, count in needs.items():
             missing = count - freed.get(name, 0)
@@ -106,7 +135,7 @@ class DeviceTier:
         for name, count in needs.items():
             missing = count - self.allocators[name].free_pages
             if missing > 0 and missing <= self._tree.pool(name).evictable_pages:
-                self.evict({name: missing})
+                self._evict_now({name: missing})  # a load, whose effect has begun, waits for no other
             if self.allocators[name].free_pages < count:
                 pool = self._tree.pool(name)
                 free, evictable = self.allocators[name].free_pages, pool.evictable_pages

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.receipt import NOWHERE
 
 if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
-
-logger = logging.getLogger(__name__)
 
 
 class FixedAnswers:
@@ -36,12 +33,6 @@ class FixedAnswers:
     def get_last_hash_value(self, node: Boundary) -> None:
         """SGLang passes it to `prefetch_from_storage`, which needs none."""
         return
-
-    def clear_storage_backend(self) -> None:
-        """`POST /clear_hicache_storage_backend`: nothing is deleted, as other servers may use the store; a warning says so."""
-        logger.warning(
-            "unified_tree does not clear a store: set another `weights_version`, or delete its data when no server runs"
-        )
 
     def inc_lock_ref(self, node: Boundary) -> Any:
         """SGLang calls `lock` instead."""

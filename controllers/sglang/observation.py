@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.stats import CacheCounters
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.device_tier import DeviceTier
     from unified_tree.controllers.sglang.request_keys import RequestKeys
     from unified_tree.controllers.sglang.settings import MissSettings
+    from unified_tree.controllers.sglang.store_metrics import StoreMetrics
     from unified_tree.controllers.sglang.tiers import Tiers
     from unified_tree.tree import UnifiedTree
 
 logger = logging.getLogger(__name__)
+STORE_INTERVAL_S = 1.0
+"""Between two times that the figures of a store are written: to read them takes some 0.1 ms."""
 
 
 class Observation:
@@ -61,6 +65,7 @@ class Observation:
         self.memory_bytes = settings.memory_bytes(is_told=collector is not None or inspector is not None)
         self.misses: RequestMisses | None = None
         self._log: MissLog | None = None
+        self._store: StoreMetrics | None = None
         self._inspector: Inspector | None = None
         self.page: str | None = None
         self._inspected: EngineCache | None = None
@@ -102,6 +107,17 @@ class Observation:
         self.page = self._inspector.url
         assert self.page is not None
         logger.info("%s", self._inspector_settings.line(self.page))
+
+    def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
+        """Write the figures of a store among SGLang's metrics, at most once a second, and a last time before it is closed."""
+        if self._collector is None:
+            return
+        if self._store is None:
+            from unified_tree.controllers.sglang.store_metrics import StoreMetrics
+
+            self._store = StoreMetrics(self._collector.labels, STORE_INTERVAL_S, time.monotonic)
+        if is_last or self._store.is_due:
+            self._store.tell(self.counters.drops, None if tiers.storage is None else tiers.storage.stats())
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from unified_tree.controllers.sglang.refusals import Served
+from unified_tree.controllers.sglang.refusals import Served, flag_refusals
 from unified_tree.controllers.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError
@@ -30,14 +30,10 @@ def build(context: Any) -> Any:
     from sglang.srt.mem_cache.registry import default_radix_cache_factory
     from sglang.srt.runtime_context import get_lora, mamba_checkpoint_grid
 
+    refuse(flag_refusals(context.server_args))  # first, for disaggregation disables the cache of a decode server
     if context.disable_radix_cache:
         return default_radix_cache_factory(context)
-    reasons = refusals(context)
-    if reasons:
-        raise ConfigurationError(
-            f"--radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}. "
-            "Leave the flag out to serve this model with SGLang's own cache."
-        )
+    refuse(refusals(context))
     from unified_tree.controllers.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 
@@ -65,7 +61,17 @@ def build(context: Any) -> Any:
         call_when_idle(cache.observation.step)
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
+        answer_whether_cleared()
     return cache
+
+
+def refuse(reasons: list[str]) -> None:
+    """Raise ConfigurationError for these reasons, if there are any."""
+    if reasons:
+        raise ConfigurationError(
+            f"--radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}. "
+            "Leave the flag out to serve this model with SGLang's own cache."
+        )
 
 
 def call_when_idle(step: Callable[[], None]) -> None:
@@ -73,6 +79,20 @@ def call_when_idle(step: Callable[[], None]) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", lambda *_: step(), HookType.AFTER)
+    HookRegistry.apply_hooks()
+
+
+def answer_whether_cleared() -> None:
+    """Have SGLang answer `POST /hicache/storage-backend/clear` with what `clear_storage_backend` returns, instead of success
+    whatever that is."""
+    from sglang.srt.managers.io_struct import ClearHiCacheReqOutput
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    def cleared(_: Any, scheduler: Any, request: Any) -> Any:
+        del request
+        return ClearHiCacheReqOutput(success=scheduler.tree_cache.clear_storage_backend())
+
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.clear_hicache_storage_wrapped", cleared, HookType.AROUND)
     HookRegistry.apply_hooks()
 
 

@@ -3,9 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator")
 """SGLang's allocators whose slots the backend can own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFlag:
+    """An option of SGLang's that the backend refuses.
+
+    Attributes:
+        flag: the option, without its value.
+        field: SGLang's name of it.
+        values: which of its values are refused.
+        why: a sentence, for the message.
+    """
+
+    flag: str
+    field: str
+    values: tuple[object, ...]
+    why: str
+
+    def refusal(self, arguments: Any) -> str | None:
+        """Why these arguments of SGLang's are refused, a noun in words; None if they are not."""
+        value = getattr(arguments, self.field)
+        if value not in self.values:
+            return None
+        return f"{self.flag if value is True else f'{self.flag} {value}'} ({self.why})"
+
+
+REFUSED_FLAGS = (
+    RefusedFlag(
+        "--disaggregation-mode",
+        "disaggregation_mode",
+        ("prefill", "decode"),
+        "prefill and decode on servers of their own were never run with this cache",
+    ),
+    RefusedFlag(
+        "--enable-streaming-session",
+        "enable_streaming_session",
+        (True,),
+        "SGLang keeps the slots of streaming sessions in its own tree",
+    ),
+    RefusedFlag(
+        "--enable-session-radix-cache",
+        "enable_session_radix_cache",
+        (True,),
+        "SGLang keeps sessions in its own tree",
+    ),
+    RefusedFlag(
+        "--hicache-host-memory-mode",
+        "hicache_host_memory_mode",
+        ("buffer_only",),
+        "host memory is a tier of this cache, not a buffer in front of a store",
+    ),
+    RefusedFlag(
+        "--radix-eviction-policy",
+        "radix_eviction_policy",
+        ("tlru",),
+        "SGLang keeps what this policy ranks by in its own tree; the setting `policy` names those of this cache",
+    ),
+    RefusedFlag("--enable-lmcache", "enable_lmcache", (True,), "it brings a cache of its own"),
+    RefusedFlag("--enable-flexkv", "enable_flexkv", (True,), "it brings a cache of its own"),
+)
+"""Options that SGLang would take and this cache would leave without effect, or that end SGLang's start with a message that does
+not name this cache."""
+
+
+def flag_refusals(arguments: Any) -> list[str]:
+    """Which of SGLang's arguments are refused, each a noun in words."""
+    return [refusal for flag in REFUSED_FLAGS if (refusal := flag.refusal(arguments)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

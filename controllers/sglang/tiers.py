@@ -6,6 +6,7 @@ waits at a gate for its own. Backups and prefetches run beside; `poll` applies w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,11 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
-from unified_tree.controllers.sglang.device_pools import STATE
+from unified_tree.controllers.sglang.device_pools import STATE, WINDOW
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
-from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
+from unified_tree.errors import OutOfPagesError, StaleBoundaryError, StorageError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
+logger = logging.getLogger(__name__)
 TOO_LITTLE_MEMORY = (
     "give a smaller --hicache-ratio or --hicache-size (host.ratio, host.gib, host.pages), "
     "or on CPU a smaller --max-total-tokens"
@@ -171,6 +173,7 @@ class Tiers:
         counts = {name: pool.page_count for name, pool in host.items()}
         tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
+        device.finish_copy = self.controller.finish_one
         self._starting: dict[Boundary, Load] = {}
         self.unloaded = NO_ROOM
         self._batch: list[Load] = []
@@ -194,6 +197,17 @@ class Tiers:
         if gain <= 0 or not self.controller.is_worth_loading(match.reachable, gain):
             return {}
         return self._tree.transfers.load_needs(match.reachable)
+
+    def window_pages(self, match: Match) -> int:
+        """Device pages of windows that loading the rest of a match takes: those it fills, and those it keeps from eviction."""
+        pool = self._tree.pool(WINDOW)
+        resumed = self._tree.lock(match.device)
+        evictable = pool.evictable_pages
+        kept = self._tree.transfers.lock_present(match.reachable)
+        needs = self._tree.transfers.load_needs(match.reachable).get(WINDOW, 0) + evictable - pool.evictable_pages
+        kept.release()
+        resumed.release()
+        return needs
 
     def begin_load(self, boundary: Boundary, tokens: int, *, takes_state: bool) -> Load | None:
         """Start to load a boundary back; None if there is no room, or if it is gone."""
@@ -231,7 +245,7 @@ class Tiers:
         """
         loads = [load for load in self._batch if load.error is not None or not load.is_released]
         self._batch = []
-        self.poll()
+        self.controller.submit()
         for load in loads if self._has_states else ():
             self.controller.wait(load)
             if load.error is not None:
@@ -275,6 +289,17 @@ class Tiers:
         """A request waits no longer. No effect for an unknown one."""
         if self.storage is not None:
             self.storage.prefetcher.requests.cancel(request)
+
+    def clear_store(self) -> bool:
+        """Delete what the store has of this model; whether that was done. The log says why it was not."""
+        assert self.storage is not None, "without a store there is nothing to clear"
+        try:
+            self.storage.clear()
+        except StorageError as error:
+            logger.error("unified_tree: the store was not cleared: %s", error)
+            return False
+        logger.info("unified_tree: the store was cleared")
+        return True
 
     @property
     def is_busy(self) -> bool:

@@ -157,6 +157,18 @@ class StorageController:
             self.persist_queue.add(boundary)
         self.drain()
 
+    def clear(self) -> None:
+        """Remove every page of this cache's pools from the store, those that other servers put there included.
+
+        What waits to be written is written afterwards. Blocks until the writes that have begun have ended, and as long as the
+        engine does. Raises StorageError if the store fails; what it has then is not known.
+        """
+        self.tier.writing.wait()
+        try:
+            self.tier.engine.clear()
+        finally:
+            self.stored_digests.clear()
+
     def close(self) -> None:
         """Abort running jobs, release their locks, free their pages, and close the engine. Blocks as long as the engine's calls
         do.

@@ -55,6 +55,13 @@ EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer",
 CASES = (
     Case(name="llama", model="llama", engine=_engine(1024, 1)),
     Case(name="llama-small", model="llama", engine=_engine(600, 1, max_running_requests=8), environment=RETRACTS, mix=CROWD),
+    Case(
+        name="llama-small-page16",
+        model="llama",
+        engine=_engine(640, 16, max_running_requests=8),
+        environment=RETRACTS,
+        mix=CROWD,
+    ),
     Case(name="llama-page16", model="llama", engine=_engine(1024, 16)),
     Case(name="llama-overlap", model="llama", engine=_engine(1024, 1, disable_overlap_schedule=False)),
     Case(
@@ -110,6 +117,13 @@ CASES = (
         name="mellum-small",
         model="mellum",
         engine=_engine(600, 1, swa_full_tokens_ratio=0.6, max_running_requests=8, **WINDOWS),
+        environment=RETRACTS,
+        mix=CROWD,
+    ),
+    Case(
+        name="mellum-small-page16",
+        model="mellum",
+        engine=_engine(640, 16, swa_full_tokens_ratio=0.6, max_running_requests=8, **WINDOWS),
         environment=RETRACTS,
         mix=CROWD,
     ),

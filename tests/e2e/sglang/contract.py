@@ -55,8 +55,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 POSITIONAL = {"EvictResult"}
 """The backend names no field of these, and any change matters."""
-WHOLE = {"BasePrefixCache", "CacheInitParams", "LayerDoneCounter", "MatchResult", "TreeCacheBuildContext"} | POSITIONAL
-"""Classes of which all members are recorded; of the others, those whose names the backend writes."""
+EXTENDED = {"BasePrefixCache"}
+"""The backend extends these, and has to define what is abstract there."""
+WHOLE = {"CacheInitParams", "LayerDoneCounter", "MatchResult", "TreeCacheBuildContext"} | EXTENDED | POSITIONAL
+"""Classes of which every change is told; of the others, those of members whose names the backend writes."""
 CONSTRUCTED = {"KVCacheEventRecorder"}
 """The backend constructs these; of others the constructor is not compared."""
 ABSTRACT = "abstract "
@@ -111,8 +113,9 @@ class Source:
         return ast.parse(text)
 
 
-def read(source: Source, used: set[str]) -> Contract:
-    """What an SGLang declares of all that is compared."""
+def read(source: Source) -> Contract:
+    """What an SGLang declares of all that is compared, whether the backend uses it or not: so a name that the backend begins to
+    use is no change of SGLang's."""
     contract: Contract = {}
     for file in sorted({*CLASSES, *FUNCTIONS}):
         body = source.tree(file).body
@@ -125,8 +128,7 @@ def read(source: Source, used: set[str]) -> Contract:
                 members = dict(_members(node))
                 if node.name not in CONSTRUCTED:
                     members.pop("__init__", None)
-                is_whole = node.name in WHOLE
-                contract[node.name] = {name: text for name, text in sorted(members.items()) if is_whole or name in used}
+                contract[node.name] = dict(sorted(members.items()))
     return contract
 
 
@@ -166,16 +168,17 @@ def names_used(folder: Path) -> set[str]:
 
 
 def compare(before: Contract, after: Contract, used: set[str]) -> list[Change]:
-    """All differences, those that matter first."""
+    """The differences that are told, those that matter first."""
     changes = []
     for owner in sorted(before.keys() | after.keys()):
         old, new = before.get(owner, {}), after.get(owner, {})
         for name in sorted(old.keys() | new.keys()):
             was, now = old.get(name), new.get(name)
-            if was == now:
+            is_told = owner in WHOLE or owner in FUNCTIONS or name in used
+            if was == now or not is_told:
                 continue
             what = "added" if was is None else "removed" if now is None else "changed"
-            becomes_abstract = now is not None and now.startswith(ABSTRACT)
+            becomes_abstract = owner in EXTENDED and now is not None and now.startswith(ABSTRACT)
             matters = becomes_abstract or owner in POSITIONAL or (was is not None and name in used)
             changes.append(Change(what=what, owner=owner, name=name, before=was, after=now, matters=matters))
     return sorted(changes, key=lambda change: not change.matters)
@@ -200,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     used = names_used(BACKEND)
     with tempfile.TemporaryDirectory() as folder:
         source = Source(newest(Path(folder)) if given.newest else given.source)
-        version, contract = source.version, read(source, used)
+        version, contract = source.version, read(source)
     if "BasePrefixCache" not in contract:
         parser.error(f"there is no {MEMORY}/base_prefix_cache.py in {given.source}")
     if given.record:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from mix import Mix, MixSettings
 from model_caches import our_cache
-from scheduler_model import Case, Pools, Request, Scheduler
+from scheduler_model import Batch, Case, Pools, Request, Scheduler
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
@@ -40,8 +40,8 @@ class Counting(Scheduler):
     def check(self) -> None:
         """Left out, as the other tests do it."""
 
-    def _admit(self, req: Request, batch: list[Request]) -> bool:
-        is_admitted = super()._admit(req, batch)
+    def admit(self, req: Request, batch: Batch) -> bool:
+        is_admitted = super().admit(req, batch)
         if is_admitted:
             self.hits.setdefault(req.rid, req.prefix_len)
         return is_admitted

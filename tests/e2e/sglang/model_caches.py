@@ -27,7 +27,13 @@ CASES = {
     "eagle16": Case(eagle=True, page_size=16, full_tokens=1440),
 }
 MISSES = MissSettings(memory_mib=64, log_s=0)
-POLICIES = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
+POLICIES = {
+    "through": "write_through",
+    "selective": "write_through_selective",
+    "back": "write_back",
+    "back_selective": "write_back_selective",
+}
+"""The write policies, as SGLang would spell them."""
 
 
 def our_cache(

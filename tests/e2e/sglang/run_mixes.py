@@ -58,6 +58,7 @@ class Run:
 
     case: Case
     cache: Cache
+    turn: int
     mixes: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     equal: int | None = None
@@ -69,7 +70,7 @@ class Run:
 
 
 def served(
-    case: Case, cache: Cache, seeds: list[int], work: Path, options: argparse.Namespace, imported: ImportedEngine
+    case: Case, cache: Cache, turn: int, seeds: list[int], work: Path, options: argparse.Namespace, imported: ImportedEngine
 ) -> Run:
     """Start an engine with a cache, serve the mixes, read what they gave."""
     name = f"{case.name}.{cache.name}"
@@ -93,7 +94,7 @@ def served(
         **imported.environment,
         **({} if options.timing else CHECKS),
         **case.environment,
-        CONFIG_VARIABLE: json.dumps(cache.settings(files)),
+        CONFIG_VARIABLE: json.dumps(cache.settings(files, turn)),
     }
     if options.timing:
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
@@ -104,7 +105,7 @@ def served(
         for rank in range(options.tp):
             Path(f"{environment['SGLANG_TREE_DIGEST']}.{rank}").unlink(missing_ok=True)
     result.unlink(missing_ok=True)
-    run = Run(case, cache)
+    run = Run(case, cache, turn)
     imported.serve(spec, environment, log, options.timeout)
     if result.exists():
         run.mixes = json.loads(result.read_text())["mixes"]
@@ -166,7 +167,20 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
 
 def table(runs: list[Run]) -> str:
     """One line a run, aligned."""
-    head = ("case", "page", "cache", "requests", "aborts", "retracted", "prompt", "cached", "equal", "seconds", "trouble")
+    head = (
+        "case",
+        "page",
+        "cache",
+        "writes",
+        "requests",
+        "aborts",
+        "retracted",
+        "prompt",
+        "cached",
+        "equal",
+        "seconds",
+        "trouble",
+    )
     rows: list[tuple[str, ...]] = [head]
     for run in runs:
         requests = run.requests
@@ -176,6 +190,7 @@ def table(runs: list[Run]) -> str:
                 run.case.name,
                 str(run.case.engine["page_size"]),
                 run.cache.name,
+                run.cache.writes(run.turn) or "-",
                 f"{len(requests):,}",
                 str(sum(request["abort"] != "no" for request in requests)),
                 *(f"{each:,}" for each in sums),
@@ -222,7 +237,8 @@ def main() -> int:
             if case.has_draft and cache.has_host:
                 continue
             start = time.monotonic()
-            run = of_case[cache.name] = served(case, cache, seeds, work, options, imported)
+            turn = CASES.index(case) + CACHES.index(cache)
+            run = of_case[cache.name] = served(case, cache, turn, seeds, work, options, imported)
             runs.append(run)
             reference = next((each for each in of_case.values() if each.mixes), None)
             if "none" in of_case and reference is not None and run is not reference:

@@ -3,6 +3,9 @@
 Each slot holds a number that stands for all tokens up to its own. Before a forward the model reads what the kernels would read
 (the whole prefix of full attention, the window, the state) and compares; so a page freed early, a window one token short or a
 state of another prompt is seen at once. After each step every pool adds up: free + evictable + locked + owned by requests.
+
+Requests are admitted by SGLang's own budgets, which read what is free and evictable, and slots are allocated later: behind the
+loads of the batch, and for a long prompt steps later. As in SGLang, nothing but decoding may find no slot then.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
 from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, EvictParams, InitLoadBackParams, MatchPrefixParams
+from sglang.srt.mem_cache.base_prefix_cache import (
+    CacheRequestHandle,
+    EvictParams,
+    EvictResult,
+    InitLoadBackParams,
+    MatchPrefixParams,
+)
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool, MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -29,6 +38,8 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 MODULUS = 1 << 23
 """Numbers up to here are exact in float32."""
 FULL_LAYERS, OTHER_LAYERS = [0, 2], [1, 3]
+NEW_TOKEN_RATIO = 0.02
+"""The share of its answer that a running request is expected to need still. Too little: so some are taken back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +186,21 @@ class Counts:
 
 
 @dataclass
+class Batch:
+    """What is being put together for one forward of prefills.
+
+    Attributes:
+        budget: SGLang's, of what was free and evictable less what the batch has reserved.
+        room: tokens that the batch may still compute.
+        requests: those in it, in the order of admission.
+    """
+
+    budget: Any
+    room: int
+    requests: list[Request] = field(default_factory=list)
+
+
+@dataclass
 class Scheduler:
     """Runs requests against one cache, a step at a time.
 
@@ -196,10 +222,34 @@ class Scheduler:
     serial: int = 0
     _running_index: int = -1
 
+    def __post_init__(self) -> None:
+        self._evict_from_cache = self.cache.evict
+        self.cache.evict = self.evict
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        """Evict; what the cache says is evictable comes free."""
+        cache = self.cache
+        told = cache.full_evictable_size(), cache.swa_evictable_size(), cache.mamba_evictable_size()
+        result = self._evict_from_cache(params)
+        asked = params.num_tokens, params.swa_num_tokens, params.mamba_num
+        freed = result.num_tokens_evicted, result.swa_num_tokens_evicted, result.mamba_num_evicted
+        short = [(few, count, most) for few, count, most in zip(freed, asked, told, strict=True) if few < min(count, most)]
+        assert not short, f"freed, asked for and evictable by what was told: {short}"
+        return result
+
     def submit(
         self, tokens: list[int], new_tokens: int, extra_key: str | None = None, cache_salt: str | None = None
     ) -> Request:
         self.serial += 1
+        case = self.pools.case
+        fitting = self.pools.allocator.max_new_tokens_for_memory(
+            len(tokens),
+            new_tokens,
+            token_capacity=case.full_tokens,
+            sliding_window_size=case.window,
+            chunk_size=case.chunk,
+        )
+        new_tokens = new_tokens if fitting is None else max(1, fitting)  # as SGLang does when a request arrives
         handle = CacheRequestHandle(str(self.serial), 0)
         req = Request(
             rid=str(self.serial),
@@ -260,48 +310,75 @@ class Scheduler:
 
     def _prefill(self) -> bool:
         """Admit what fits into a chunk, as one batch, and run it."""
-        batch = [] if self.prefilling is None else [self.prefilling]
+        batch = self.new_batch()
+        if self.prefilling is not None and not self._go_on(self.prefilling, batch):
+            return False
         ready = [req for req in self.waiting if not self.has_store or self.cache.check_prefetch_progress(req.handle)]
-        room = self.pools.case.chunk - sum(self._plan(req, self.pools.case.chunk) for req in batch)
-        while ready and room >= self._unit and len(self.running) + len(batch) < self.pools.case.running:
+        while ready and batch.room >= self._unit and len(self.running) + len(batch.requests) < self.pools.case.running:
+            if not batch.budget.has_capacity():
+                break
             req = ready.pop(0)
-            if not self._admit(req, batch):
+            if not self.admit(req, batch):
                 self.counts.refused += 1
                 break
             self.waiting.remove(req)
-            batch.append(req)
-            room -= self._plan(req, room)
             if req.extend_end < len(req.full_untruncated_fill_ids):
                 break
         index = self.cache.ready_to_load_host_cache() if self.has_host else -1
-        placed = [req for req in batch if self._place(req)]
-        if not placed:
+        if not batch.requests:
             return False
+        for req in batch.requests:
+            self._place(req)
         if self.has_host:
             self.cache.gate.set_consumer(index)
         if self.pools.case.states:
-            self._start_states(placed)
-        for req in placed:
+            self._start_states(batch.requests)
+        for req in batch.requests:
             self._forward(req, req.prefix_len, req.extend_end)
         if not self.running:
             self._running_index = index  # the first batch becomes the running one, with its number
         self.prefilling = None
-        for req in placed:
+        for req in batch.requests:
             self._ended(req)
         return True
+
+    def new_batch(self) -> Batch:
+        """An empty batch beside what runs."""
+        budget = self.pools.allocator.create_prefill_budget(self.cache)
+        budget.total_offset += sum((req.new_tokens - len(req.output_ids)) * NEW_TOKEN_RATIO for req in self.running)
+        return Batch(budget, self.pools.case.chunk)
+
+    def _go_on(self, req: Request, batch: Batch) -> bool:
+        """Put the next chunk of a prompt into the batch. Without windows it goes on whatever the budget says, for its whole
+        prompt was admitted with its first chunk; with windows it may have to wait."""
+        chunk = batch.room if self.pools.case.window is None else batch.budget.available_chunk_tokens(batch.room)
+        if chunk is not None:
+            chunk = batch.budget.fit_chunk(
+                extend_input_len=len(req.full_untruncated_fill_ids) - req.prefix_len,
+                max_new_tokens=req.new_tokens,
+                chunk_limit=chunk,
+            )
+        if chunk is None or chunk < self._unit:
+            return False
+        self._reserve(req, batch, chunk)
+        return True
+
+    def _reserve(self, req: Request, batch: Batch, chunk: int) -> None:
+        """Choose how far a request is computed in this batch, at most so many tokens, and put it in."""
+        ids, size = req.full_untruncated_fill_ids, self.pools.case.page_size
+        is_whole = len(ids) - req.prefix_len <= chunk
+        req.extend_end = len(ids) if is_whole else (req.prefix_len + chunk // self._unit * self._unit) // size * size
+        extend = req.extend_end - req.prefix_len
+        new_tokens = req.new_tokens - len(req.output_ids) if is_whole else 0
+        batch.budget.reserve(extend, new_tokens, chunk_limit=batch.room, is_chunked_continuation=req is self.prefilling)
+        batch.room -= -(-extend // size) * size
+        batch.requests.append(req)
 
     @property
     def _unit(self) -> int:
         """A part of a prompt that is not its end has a multiple of so many tokens."""
         case = self.pools.case
         return max(case.page_size, case.grid if case.extra_buffer else 1)
-
-    def _plan(self, req: Request, room: int) -> int:
-        """Choose how far a request is computed in this batch; how many tokens that takes."""
-        req.extend_end = len(req.full_untruncated_fill_ids)
-        if req.extend_end - req.prefix_len > room:
-            req.extend_end = req.prefix_len + room // self._unit * self._unit
-        return int(req.extend_end - req.prefix_len)
 
     def _ended(self, req: Request) -> None:
         """A request's part of a batch has run."""
@@ -317,7 +394,8 @@ class Scheduler:
             self.cache.checkpoint(req, up_to=req.extend_end)
             self.running.append(req)
 
-    def _admit(self, req: Request, batch: list[Request]) -> bool:
+    def admit(self, req: Request, batch: Batch) -> bool:
+        """Put a waiting request into a batch, if there is room for it."""
         cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
         key = RadixKey(ids, req.extra_key, limit=max(0, len(ids) - 1), cache_salt=req.cache_salt)
         match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
@@ -331,66 +409,71 @@ class Scheduler:
         req.swa_branching_seqlen, req.mamba_branching_seqlen = match.swa_branching_seqlen, match.mamba_branching_seqlen
         lock = cache.lock(req.last_node)
         try:
-            reserved = sum(self._need(other) for other in batch if other is not self.prefilling)
-            need = len(ids) - req.prefix_len + 2 * case.page_size
-            if need + reserved > self.pools.free_full() + cache.full_evictable_size():
+            chunk = self._chunk(req, batch, req.host_hit_length, req.swa_host_hit_length)
+            if chunk is None or not self._has_states(req, batch):
                 return self._refuse(req)
-            extend = min(case.chunk, need)
-            if case.window is not None:
-                room = self.pools.allocator.swa_available_size() + cache.swa_evictable_size()
-                taken = sum(min(case.chunk, self._need(other)) for other in batch)
-                if extend + taken + match.swa_host_hit_length + 2 * case.page_size > room:
-                    return self._refuse(req)
-            if case.states:
-                each = 2 + 2 * case.extra_buffer
-                room = self.pools.requests.mamba_allocator.available_size() + cache.mamba_evictable_size()
-                if each * (1 + len(batch)) + match.mamba_host_hit_length > room:
-                    return self._refuse(req)
             if self.has_host and req.needs_host_load_back():
-                loaded = cache.init_load_back(
+                loaded, req.last_node = cache.init_load_back(
                     InitLoadBackParams(best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req)
                 )
-                assert loaded[0] == 0 or loaded[0] >= req.host_hit_length
-                tokens, req.last_node = loaded
-                req.prefix_len += tokens
-                self.counts.loaded_tokens += tokens
+                assert loaded == 0 or loaded >= req.host_hit_length
+                if loaded < req.host_hit_length:  # what was to be loaded is computed, and may not fit
+                    chunk = self._chunk(req, batch, 0, 0)
+                    if chunk is None:
+                        return self._refuse(req)
+                req.prefix_len += loaded
+                self.counts.loaded_tokens += loaded
             req.kv.cache_protected_len = req.prefix_len
             req.lock = cache.lock(req.last_node)
         finally:
             cache.unlock(lock)
+        self._reserve(req, batch, chunk)
         if self.has_store:
             self.counts.prefetched_tokens += cache.pop_prefetch_loaded_span(req.handle)[0]
         self.counts.prompt_tokens += len(ids)
         self.counts.cached_tokens += req.prefix_len
         return True
 
-    def _need(self, req: Request) -> int:
-        """Slots that an admitted request will take at most for what is left of its prompt."""
-        return len(req.full_untruncated_fill_ids) - int(req.prefix_len) + 2 * self.pools.case.page_size
+    def _chunk(self, req: Request, batch: Batch, host_tokens: int, window_tokens: int) -> int | None:
+        """How many tokens of a request the batch has room for, if so many come from host; None if it has to wait."""
+        length, size = len(req.full_untruncated_fill_ids), self.pools.case.page_size
+        new_tokens = req.new_tokens - len(req.output_ids)
+        fits, chunk = batch.budget.check_prefill(
+            extend_input_len=length - req.prefix_len - host_tokens,
+            total_tokens=length - req.prefix_len + new_tokens + size,
+            max_new_tokens=new_tokens,
+            input_tokens=length,
+            swa_host_hit_length=window_tokens,
+            chunk_limit=batch.room,
+        )
+        return chunk if fits and chunk >= self._unit else None
 
-    def _place(self, req: Request) -> bool:
-        """Give a request of the batch its row and its slots; False if there are none, and it waits again."""
+    def _has_states(self, req: Request, batch: Batch) -> bool:
+        """Whether the states that the requests of a batch take are free or evictable: for each its own, the one that it resumes
+        from, and the next one that a part of its prompt leaves. SGLang lets so few run that there are as many."""
+        case = self.pools.case
+        if not case.states:
+            return True
+        each = 3 + 2 * case.extra_buffer
+        free = self.pools.requests.mamba_allocator.available_size() + self.cache.mamba_evictable_size()
+        return bool(each * (1 + len(batch.requests)) + req.mamba_host_hit_length <= free)
+
+    def _place(self, req: Request) -> None:
+        """Give a request of the batch its row and its slots."""
         pools = self.pools
         if req is not self.prefilling:
             if pools.case.states:
                 short = (0 if req.kv.holds_mamba else 1) + 2 * pools.case.extra_buffer
                 short -= pools.requests.mamba_allocator.available_size()
                 if short > 0:
-                    self.cache.evict_for_alloc(EvictParams(mamba_num=short))
+                    self.evict(EvictParams(mamba_num=short))
             assert pools.requests.alloc([req]) is not None, "no row is free"
             row = pools.requests.req_to_token[req.kv.req_pool_idx]
             row[: req.prefix_len] = self.cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
             req.kv.kv_allocated_len = req.prefix_len
-        if self._allocate(req, req.prefix_len, req.extend_end):
-            self._book(req)
-            return True
-        if req is self.prefilling:
-            self.prefilling = None
-        self._release(req, checkpoint=False)
-        self._reset(req)
-        self.waiting.insert(0, req)
-        self.counts.retractions += 1
-        return False
+        if not self._allocate(req, req.prefix_len, req.extend_end):
+            raise AssertionError(f"prefill out of memory: {self.cache.available_and_evictable_str()}")
+        self._book(req)
 
     def _book(self, req: Request) -> None:
         """Tell the cache that a request has its slots. The causes of what it computes sum to that, once a request."""
@@ -509,6 +592,8 @@ class Scheduler:
                     self.cache.release_swa_prefix_lock(req)
             while not self._allocate(req, end - 1, end):
                 victim = self.running.pop()
+                if victim is req and not self.running and self.prefilling is None:
+                    raise AssertionError(f"the last request is out of memory: {self.cache.available_and_evictable_str()}")
                 self._retract(victim)
                 if victim is req:
                     break

@@ -98,8 +98,8 @@ def test_each_change_is_seen(
 
 def test_what_is_set_by_a_constructor_is_compared(contract: Any, tmp_path: Path) -> None:
     used = contract.names_used(contract.BACKEND)
-    before = contract.read(contract.Source(sources(tmp_path)), used)
-    after = contract.read(contract.Source(sources(tmp_path, events=EVENTS.replace("self.lora_names", "self.names"))), used)
+    before = contract.read(contract.Source(sources(tmp_path)))
+    after = contract.read(contract.Source(sources(tmp_path, events=EVENTS.replace("self.lora_names", "self.names"))))
     changes = contract.compare(before, after, used)
     assert [(c.what, c.owner, c.name, c.matters) for c in changes] == [
         ("removed", "KVCacheEventRecorder", "lora_names", True),
@@ -122,3 +122,26 @@ def test_the_record_is_of_a_tested_version_and_has_what_the_backend_defines(cont
     used = contract.names_used(contract.BACKEND)
     base = record["contract"]["BasePrefixCache"]
     assert {name for name, text in base.items() if text.startswith("abstract ")} <= used
+
+
+def test_the_record_has_all_that_is_compared(contract: Any) -> None:
+    record = json.loads(contract.RECORD.read_text())["contract"]
+    assert record.keys() == {name for names in contract.CLASSES.values() for name in names} | contract.FUNCTIONS.keys()
+    assert {name for file in contract.FUNCTIONS for name in record[file]} == {
+        name for names in contract.FUNCTIONS.values() for name in names
+    }
+
+
+def test_the_removal_of_any_name_that_the_backend_uses_is_seen(contract: Any) -> None:
+    record, used = json.loads(contract.RECORD.read_text())["contract"], contract.names_used(contract.BACKEND)
+    found = 0
+    for owner, members in record.items():
+        for name in members:
+            less = {**record, owner: {kept: text for kept, text in members.items() if kept != name}}
+            other = {**record, owner: {**members, name: "(self, what_it_never_had)"}}
+            matters = name in used or owner in contract.POSITIONAL
+            for after, what in ((less, "removed"), (other, "changed")):
+                told = [(c.what, c.owner, c.name) for c in contract.compare(record, after, used) if c.matters]
+                assert told == ([(what, owner, name)] if matters else [])
+            found += matters
+    assert found > 100, "of them"

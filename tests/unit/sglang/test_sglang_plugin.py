@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
-from unified_tree.controllers.sglang.plugin import TESTED_VERSIONS, check_version, refusals
+from unified_tree.controllers.sglang.plugin import TESTED_VERSIONS, check_version, refusals, refuse
+from unified_tree.controllers.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
 
 
 def context(
@@ -72,3 +74,27 @@ def test_another_version_is_refused_with_what_to_install() -> None:
         check_version(installed)
     with pytest.raises(ConfigurationError, match=r"0\.5\.24 is installed. Run `pip install sglang==0\.5\.23`"):
         check_version("0.5.24")
+
+
+DEFAULTS = {flag.field: False if True in flag.values else "default" for flag in REFUSED_FLAGS}
+DOCS = Path(__file__).parents[3] / "docs" / "sglang.md"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [(flag, value) for flag in REFUSED_FLAGS for value in flag.values], ids=lambda given: str(given)[:40]
+)
+def test_each_refused_flag_has_its_message_and_stands_in_the_docs(flag: RefusedFlag, value: object) -> None:
+    said = flag.flag if value is True else f"{flag.flag} {value}"
+    assert flag_refusals(SimpleNamespace(**DEFAULTS)) == []
+    reasons = flag_refusals(SimpleNamespace(**{**DEFAULTS, flag.field: value}))
+    assert len(reasons) == 1
+    with pytest.raises(ConfigurationError) as caught:
+        refuse(reasons)
+    assert f"does not support {said} ({flag.why}). Leave the flag out" in str(caught.value)
+    refused = DOCS.read_text(encoding="utf-8").partition("## What is refused")[2].partition("\n## ")[0]
+    assert f"`{said}`" in refused
+
+
+def test_several_reasons_are_one_message() -> None:
+    with pytest.raises(ConfigurationError, match="does not support this; nor that"):
+        refuse(["this", "that"])

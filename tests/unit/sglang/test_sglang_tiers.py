@@ -7,136 +7,21 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
-import sglang_pools as kv
 import torch
 from fake_lanes import FakeDevice, delay_copies
-from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
+from rank_threads import RankThreads
+from sglang_tiers import KINDS, PAGES, SIZE, TOKENS, Served
 from watchdog import until
 
-from unified_tree import Component, Key, Path, Point, Trailing, TransferError, UnifiedTree
-from unified_tree.components import Composition
-from unified_tree.controllers.cache.stats import CacheCounters
-from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
-from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree import Key, TransferError
+from unified_tree.controllers.ranks import Consensus
+from unified_tree.controllers.ranks.rank_agreement import MultiRank
+from unified_tree.controllers.sglang.device_pools import FULL, WINDOW
 from unified_tree.controllers.sglang.engine_mover import EngineMover
-from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
-from unified_tree.controllers.storage_tier import StorageTier
-from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
 from unified_tree.controllers.transfer_engines.lane import Lane
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import Shard
 from unified_tree.receipt import Boundary
-
-SIZE, PAGES, STATES, TOKENS = 2, 8, 4, list(range(8))
-KINDS = ("full", "windows", "states")
-
-
-class Served:
-    """One life of a cache with a host tier; `publish` writes a prompt's own numbers into its pages.
-
-    With lanes it is as on a GPU: page numbers are not read, and streams copy.
-    """
-
-    def __init__(self, kind: str, files: FilePath | None = None, lanes: Mapping[EffectKind, Lane] | None = None) -> None:
-        self.has_states, slots = kind == "states", (PAGES + 1) * SIZE
-        allocator: Any = WindowAllocator(PAGES, PAGES, SIZE) if kind == "windows" else SlotAllocator(PAGES, SIZE)
-        pool: Any = {"full": kv.attention, "windows": kv.windowed, "states": lambda slots, _: kv.hybrid(slots)}[kind]
-        self.tensors = engine_tensors(
-            pool(slots, 2 if kind == "full" else slots),
-            kv.with_states(STATES + 1),
-            SIZE,
-            Shard(0, 1),
-            has_windows=kind == "windows",
-            has_states=self.has_states,
-        )
-        coverage: dict[str, Any] = {FULL: Path(), WINDOW: Trailing(SIZE), STATE: Point()}
-        components = [Component(name=name, coverage=coverage[name], format=each.format) for name, each in self.tensors.items()]
-        self.tree = UnifiedTree(components, SIZE)
-        states = StateAllocator(STATES) if self.has_states else None
-        window_tokens = SIZE if kind == "windows" else None
-        self.in_host_memory = lanes is None
-        self.pools = DevicePools(
-            allocator, SIZE, window_tokens=window_tokens, state_allocator=states, in_host_memory=self.in_host_memory
-        )
-        self.device = DeviceTier(self.tree, self.pools, CacheCounters())
-        self.tiers = Tiers(
-            self.tree,
-            self.device,
-            self.pools,
-            self.tensors,
-            host_memory(self.tensors, dict.fromkeys(self.tensors, 16)),
-            write_policy=WritePolicy.WRITE_THROUGH,
-            model=Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0),
-            open_store=None if files is None else lambda model, host: store(files, model, host),
-            lanes=lanes,
-        )
-
-    def publish(self) -> None:
-        """Compute the prompt, and have it copied to host."""
-        row = self.pools._allocator.alloc(len(TOKENS))[:: self.tree.page_size]
-        offered = self.pools.offer(row.numpy() if self.in_host_memory else row, range(0))
-        pages, states = {FULL: offered.full}, {}
-        if WINDOW in self.tensors:
-            pages[WINDOW] = offered.windows
-        if self.has_states:
-            states[STATE] = {len(TOKENS): int(self.pools.allocate(STATE, 1)[0])}
-        result = self.tree.insert(Key(TOKENS), pages, states)
-        self.pools.settle(offered, result)
-        for at, rows in enumerate(self.contents(result.boundary)):
-            rows[0][rows[1]] = torch.arange(rows[0][rows[1]].numel()).view(rows[0][rows[1]].shape) + 100.0 * at + 1
-        self.tiers.controller.committed(result.boundary)
-        self.tiers.controller.drain()
-
-    def contents(self, boundary: Boundary) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor, and the pages of it that belong to a boundary."""
-        for name, each in self.tensors.items():
-            names = self.tree.transfers.pages_with_loads(boundary, name)
-            pages = torch.as_tensor(self.pools.names(name).pages(names.copy()))
-            for parts in each.by_part.values():
-                yield from ((tensor, pages) for tensor in parts)
-
-    def bytes_of(self, boundary: Boundary) -> list[torch.Tensor]:
-        return [tensor[pages].clone() for tensor, pages in self.contents(boundary)]
-
-    def forget(self) -> None:
-        """Evict all from device, and spoil what was there."""
-        self.device.evict(dict.fromkeys(self.tensors, PAGES))
-        assert [self.pools.free_pages(name) for name in self.tensors] == [self.pools.page_count(name) for name in self.tensors]
-        for each in self.tensors.values():
-            for parts in each.by_part.values():
-                for tensor in parts:
-                    tensor.fill_(-1)
-
-    def begin(self) -> LoadLock | None:
-        match = self.tree.match_prefix(Key(TOKENS))
-        needs = self.tiers.host_needs(match)
-        assert needs.keys() == self.tensors.keys()
-        load = self.tiers.begin_load(match.reachable, match.reachable.length, takes_state=self.has_states)
-        if load is None:
-            return None
-        lock = self.tiers.lock_of(load.boundary)
-        assert self.tiers.lock_of(load.boundary) is None, "a load has one request"
-        return lock
-
-    def polled(self) -> Tiers:
-        self.tiers.poll()
-        return self.tiers
-
-    def check_nothing_is_lost(self) -> None:
-        self.tiers.controller.drain()
-        assert not self.tree.check()
-        for name in self.tensors:
-            assert len(self.pools.names(name)) == self.tree.pool(name).used_pages
-            assert self.pools.free_pages(name) + len(self.pools.names(name)) == self.pools.page_count(name)
-
-
-def store(files: FilePath, model: Composition, host: Mapping[str, Any]) -> StorageTier:
-    options = {"directory": str(files), "capacity_bytes": 1 << 22}
-    prefetch = PrefetchPolicy(min_tokens=1)
-    return StorageTier.open("file", model, memory=host, weights_version="1", options=options, prefetch=prefetch)
 
 
 @pytest.fixture(params=["thread", "streams"])
@@ -281,3 +166,24 @@ def test_without_a_store_no_request_waits() -> None:
     assert tiers.end_prefetch("request") == 0
     tiers.cancel_prefetch("request")
     tiers.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_fall_short_of_pages_wait_for_copies_alike(kind: str, ranks: int) -> None:
+    def script(consensus: Consensus, rank: int) -> tuple[dict[str, int], int]:
+        served = Served(kind, ranks=MultiRank(consensus))
+        served.tiers.controller.committed(served.compute())
+        served.tiers.poll()
+        if rank:
+            served.tiers.controller.tier.engine.drain()  # its copies have ended before
+        freed = served.device.evict({name: served.tree.pool(name).used_pages for name in served.tensors})
+        reachable = served.tree.match_prefix(Key(TOKENS)).reachable.length
+        served.check_nothing_is_lost()
+        served.tiers.close()
+        return freed, reachable
+
+    found = RankThreads(ranks).run(script)
+    assert found == [found[0]] * ranks
+    freed, reachable = found[0]
+    assert freed[FULL] == reachable // SIZE == len(TOKENS) // SIZE

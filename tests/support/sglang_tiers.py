@@ -1,0 +1,150 @@
+"""A host tier of the SGLang backend over plain tensors, without SGLang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import sglang_pools as kv
+import torch
+from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
+
+from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
+from unified_tree.components import Composition
+from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
+from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree.controllers.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
+from unified_tree.controllers.storage_tier import StorageTier
+from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+from unified_tree.controllers.transfer_engines.lane import Lane
+from unified_tree.effect import EffectKind
+from unified_tree.page_format import Shard
+from unified_tree.receipt import Boundary
+
+SIZE, PAGES, STATES, TOKENS = 2, 8, 4, list(range(8))
+KINDS = ("full", "windows", "states")
+
+
+class Served:
+    """One life of a cache with a host tier; `publish` writes a prompt's own numbers into its pages.
+
+    With lanes it is as on a GPU: page numbers are not read, and streams copy.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        files: FilePath | None = None,
+        lanes: Mapping[EffectKind, Lane] | None = None,
+        write_policy: WritePolicy = WritePolicy.WRITE_THROUGH,
+        window_tokens: int = SIZE,
+        ranks: RankAgreement | None = None,
+    ) -> None:
+        self.has_states, slots = kind == "states", (PAGES + 1) * SIZE
+        allocator: Any = WindowAllocator(PAGES, PAGES, SIZE) if kind == "windows" else SlotAllocator(PAGES, SIZE)
+        pool: Any = {"full": kv.attention, "windows": kv.windowed, "states": lambda slots, _: kv.hybrid(slots)}[kind]
+        self.tensors = engine_tensors(
+            pool(slots, 2 if kind == "full" else slots),
+            kv.with_states(STATES + 1),
+            SIZE,
+            Shard(0, 1),
+            has_windows=kind == "windows",
+            has_states=self.has_states,
+        )
+        coverage: dict[str, Any] = {FULL: Path(), WINDOW: Trailing(window_tokens), STATE: Point()}
+        components = [Component(name=name, coverage=coverage[name], format=each.format) for name, each in self.tensors.items()]
+        self.tree = UnifiedTree(components, SIZE)
+        states = StateAllocator(STATES) if self.has_states else None
+        self.in_host_memory = lanes is None
+        self.pools = DevicePools(
+            allocator,
+            SIZE,
+            window_tokens=window_tokens if kind == "windows" else None,
+            state_allocator=states,
+            in_host_memory=self.in_host_memory,
+        )
+        self.device = DeviceTier(self.tree, self.pools, CacheCounters())
+        self.tiers = Tiers(
+            self.tree,
+            self.device,
+            self.pools,
+            self.tensors,
+            host_memory(self.tensors, dict.fromkeys(self.tensors, 16)),
+            write_policy=write_policy,
+            model=Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0),
+            open_store=None if files is None else lambda model, host: store(files, model, host),
+            lanes=lanes,
+            ranks=ranks,
+        )
+
+    def publish(self) -> None:
+        """Compute the prompt, and have it copied to host."""
+        self.tiers.controller.committed(self.compute())
+        self.tiers.controller.drain()
+
+    def compute(self, count: int = len(TOKENS)) -> Boundary:
+        """Compute the first tokens of the prompt; where the tree has them."""
+        row = self.pools._allocator.alloc(count)[:: self.tree.page_size]
+        offered = self.pools.offer(row.numpy() if self.in_host_memory else row, range(0))
+        pages, states = {FULL: offered.full}, {}
+        if WINDOW in self.tensors:
+            pages[WINDOW] = offered.windows
+        if self.has_states:
+            states[STATE] = {count: int(self.pools.allocate(STATE, 1)[0])}
+        result = self.tree.insert(Key(TOKENS[:count]), pages, states)
+        self.pools.settle(offered, result)
+        for at, rows in enumerate(self.contents(result.boundary)):
+            rows[0][rows[1]] = torch.arange(rows[0][rows[1]].numel()).view(rows[0][rows[1]].shape) + 100.0 * at + 1
+        return result.boundary
+
+    def contents(self, boundary: Boundary) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor, and the pages of it that belong to a boundary."""
+        for name, each in self.tensors.items():
+            names = self.tree.transfers.pages_with_loads(boundary, name)
+            pages = torch.as_tensor(self.pools.names(name).pages(names.copy()))
+            for parts in each.by_part.values():
+                yield from ((tensor, pages) for tensor in parts)
+
+    def bytes_of(self, boundary: Boundary) -> list[torch.Tensor]:
+        return [tensor[pages].clone() for tensor, pages in self.contents(boundary)]
+
+    def forget(self) -> None:
+        """Evict all from device, and spoil what was there."""
+        self.device.evict(dict.fromkeys(self.tensors, PAGES))
+        assert [self.pools.free_pages(name) for name in self.tensors] == [self.pools.page_count(name) for name in self.tensors]
+        for each in self.tensors.values():
+            for parts in each.by_part.values():
+                for tensor in parts:
+                    tensor.fill_(-1)
+
+    def begin(self) -> LoadLock | None:
+        match = self.tree.match_prefix(Key(TOKENS))
+        assert self.tiers.host_needs(match)
+        load = self.tiers.begin_load(match.reachable, match.reachable.length, takes_state=self.has_states)
+        if load is None:
+            return None
+        lock = self.tiers.lock_of(load.boundary)
+        assert self.tiers.lock_of(load.boundary) is None, "a load has one request"
+        return lock
+
+    def polled(self) -> Tiers:
+        self.tiers.poll()
+        return self.tiers
+
+    def check_nothing_is_lost(self) -> None:
+        self.tiers.controller.drain()
+        assert not self.tree.check()
+        for name in self.tensors:
+            assert len(self.pools.names(name)) == self.tree.pool(name).used_pages
+            assert self.pools.free_pages(name) + len(self.pools.names(name)) == self.pools.page_count(name)
+
+
+def store(files: FilePath, model: Composition, host: Mapping[str, Any]) -> StorageTier:
+    options = {"directory": str(files), "capacity_bytes": 1 << 22}
+    prefetch = PrefetchPolicy(min_tokens=1)
+    return StorageTier.open("file", model, memory=host, weights_version="1", options=options, prefetch=prefetch)

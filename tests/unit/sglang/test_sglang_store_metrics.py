@@ -1,0 +1,121 @@
+"""What a store has done, among SGLang's metrics."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from sglang_tiers import TOKENS, Served
+from watchdog import until
+
+from unified_tree import Key
+from unified_tree.controllers.cache.metrics import CacheCollector
+from unified_tree.controllers.sglang.observation import Observation
+from unified_tree.controllers.sglang.request_keys import RequestKeys
+from unified_tree.controllers.sglang.settings import MissSettings
+from unified_tree.controllers.sglang.store_metrics import StoreMetrics
+
+LABELS = {"tp_rank": "0"}
+PAGE = struct.pack("<2f", 1.0, 2.0)
+"""What the first page begins with."""
+
+
+def samples(registry: CollectorRegistry) -> dict[str, float]:
+    """What a scrape gives, by name and labels."""
+    lines = generate_latest(registry).decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+class Families:
+    """A collector of families that are given."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self.families = families
+
+    def collect(self) -> list[Metric]:
+        return self.families
+
+
+def spoil(files: Path) -> None:
+    """Change some bytes of every page in a store, whose pages hold numbers from 1 on in float32."""
+    for file in files.rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        if PAGE in content:
+            file.write_bytes(content.replace(PAGE, bytes(len(PAGE))))
+
+
+def prefetched(served: Served, request: str) -> int:
+    served.tiers.prefetch(request, Key([*TOKENS, 0]))
+    until(lambda: served.polled().is_prefetched(request), "the prefetch ends")
+    return served.tiers.end_prefetch(request)
+
+
+def test_all_that_a_scrape_of_a_prefix_cache_counts_of_a_store_is_counted(tmp_path: Path) -> None:
+    registry, served = CollectorRegistry(), Served("full", tmp_path)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    storage = served.tiers.storage
+    assert storage is not None
+    for _ in range(2):
+        served.publish()
+        until(lambda: not served.polled().is_busy, "the store has it")
+        served.tiers.counters.count_drop("a reason")
+        metrics.tell(served.tiers.counters.drops, storage.stats())
+    expected = CollectorRegistry()
+    collector = CacheCollector(SimpleNamespace, LABELS)  # type: ignore[arg-type]
+    families = [collector.drops(served.tiers.counters.drops), *collector.storage(storage.stats())]
+    expected.register(Families([family for family in families if family.type != "histogram"]))
+    found = {name: value for name, value in samples(registry).items() if "_created" not in name}
+    assert found == samples(expected)
+    assert found['unified_tree_drops_total{reason="a reason",tp_rank="0"}'] == 2
+    assert found['unified_tree_storage_persisted_boundaries_total{tp_rank="0"}'] >= 1
+    served.tiers.close()
+
+
+def test_corrupt_pages_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = Served("full", tmp_path)
+    first.publish()
+    until(lambda: not first.polled().is_busy, "the store has it")
+    first.tiers.close()
+    spoil(tmp_path)
+    registry, served = CollectorRegistry(), Served("full", tmp_path)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    with caplog.at_level(logging.WARNING):
+        assert prefetched(served, "request") == 0
+    assert served.tiers.storage is not None
+    metrics.tell(served.tiers.counters.drops, served.tiers.storage.stats())
+    assert samples(registry)['unified_tree_storage_quarantined_total{pool="full",tp_rank="0"}'] > 0
+    assert "not what" in caplog.text
+    served.tiers.close()
+
+
+def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    now = [100.0]
+    monkeypatch.setattr("unified_tree.controllers.sglang.observation.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(StoreMetrics, "tell", told_into(told))
+    collector = SimpleNamespace(labels=LABELS)
+    keys = RequestKeys(is_bigram=False, adapters={})
+    observation = Observation(["full"], keys, MissSettings(memory_mib=0), None, 1, collector)
+    served = Served("full")
+    for step in (0.0, 0.5, 0.4, 0.2):
+        now[0] += step
+        observation.tell_store(served.tiers)
+    assert len(told) == 2
+    observation.tell_store(served.tiers, is_last=True)
+    assert len(told) == 3
+    Observation(["full"], keys, MissSettings(memory_mib=0), None, 1).tell_store(served.tiers, is_last=True)
+    assert len(told) == 3, "without SGLang's metrics nothing is written"
+    served.tiers.close()
+
+
+def told_into(told: list[object]) -> object:
+    def tell(self: StoreMetrics, *given: object) -> None:
+        told.append(given)
+        self._next_s = self._clock() + self._interval_s
+
+    return tell
