@@ -58,10 +58,11 @@ class Effect:
         page_counts: how many pages each of `copies` has, by component.
         spans: where the target pages belong; `receipt` locks the sources; `in_others`: components whose target pages are those
             of others. Internal.
+        unused: targets that the tree did not take when it ended.
         transfer: the record of whoever makes the copies, who alone uses it.
     """
 
-    __slots__ = ("after", "boundary", "copies", "in_others", "kind", "page_counts", "receipt", "spans", "transfer")
+    __slots__ = ("after", "boundary", "copies", "in_others", "kind", "page_counts", "receipt", "spans", "transfer", "unused")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Effect:
         self.page_counts: dict[str, int] = {}
         self.in_others: tuple[str, ...] = ()
         self.transfer: object = None
+        self.unused: dict[str, NDArray[np.int64]] = {}
 
     @property
     def targets(self) -> dict[str, NDArray[np.int64]]:

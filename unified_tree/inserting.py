@@ -156,14 +156,16 @@ class Insertion:
         data: bytes | memoryview = plan.key.data
         base: int = plan.key.begin * width
         reuse = state.reuse
-        if reuse is not None:
-            reuse.entering = end - matched
-        for length in lengths:
-            node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length)
-            if state.is_gated:
-                self._changed[node] = None
-        if reuse is not None:
-            reuse.entering = 0
+        try:
+            if reuse is not None:
+                reuse.entering = end - matched
+            for length in lengths:
+                node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length)
+                if state.is_gated:
+                    self._changed[node] = None
+        finally:
+            if reuse is not None:
+                reuse.entering = 0
         return node
 
     def _with_spare_end(self, lengths: list[int]) -> list[int]:

@@ -90,22 +90,37 @@ class Locks:
         """As `lock`, for a boundary that was just located, and ends where `node` does; None for length zero."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, tier)
-        self.open[self._last_serial] = receipt
-        if node is not None:
-            self._name(receipt, node)
-            self._lock_all(receipt, node, tier, wanted)
-        return receipt
+        try:
+            self.open[receipt.serial] = receipt
+            if node is not None:
+                self._name(receipt, node)
+                self._lock_all(receipt, node, tier, wanted)
+            return receipt
+        except BaseException:
+            self._drop(receipt)
+            raise
+
+    def _drop(self, receipt: Receipt) -> None:
+        """A lock or a release was interrupted: the receipt is released."""
+        receipt.paths, receipt.values, receipt.old_name = [], [], None
+        self.open.pop(receipt.serial, None)
+        receipt.close()
+        self.mend()
 
     def issue_for_effect(self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
         """As `issue`, for what both tiers have: on device of all components, on host of those wanted."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, DEVICE)
-        self.open[self._last_serial] = receipt
-        if node is not None:
-            self._name(receipt, node)
-            self._lock_all(receipt, node, HOST, wanted)
-            self._lock_all(receipt, node, DEVICE, None)
-        return receipt
+        try:
+            self.open[receipt.serial] = receipt
+            if node is not None:
+                self._name(receipt, node)
+                self._lock_all(receipt, node, HOST, wanted)
+                self._lock_all(receipt, node, DEVICE, None)
+            return receipt
+        except BaseException:
+            self._drop(receipt)
+            raise
 
     def _name(self, receipt: Receipt, node: Node) -> None:
         """Note under which name the receipt's boundary is known now, if it ends in another node than it says."""
@@ -131,21 +146,26 @@ class Locks:
         state = self._state
         if node is not None and length < node.end:
             node = split(state, node, length)
-        before, held = receipt.paths, receipt.values
-        self._forget_name(receipt)
-        receipt.boundary = boundary
-        receipt.old_name = None
-        receipt.paths = []
-        receipt.values = []
-        if node is not None:
-            self._name(receipt, node)
-            self._lock_all(receipt, node, receipt.tier, wanted)
-        for value in before:
-            self._unlock_path(value)
-        if held:
-            kept = set(receipt.values)
-            self._unlock_values(receipt, [value for value in held if value not in kept] if kept else held)
-        state.resumability.settle_share()
+        before, held, name, old_name = receipt.paths, receipt.values, receipt.boundary, receipt.old_name
+        try:
+            self._forget_name(receipt)
+            receipt.boundary = boundary
+            receipt.old_name = None
+            receipt.paths = []
+            receipt.values = []
+            if node is not None:
+                self._name(receipt, node)
+                self._lock_all(receipt, node, receipt.tier, wanted)
+            for value in before:
+                self._unlock_path(value)
+            if held:
+                kept = set(receipt.values)
+                self._unlock_values(receipt, [value for value in held if value not in kept] if kept else held)
+            state.resumability.settle_share()
+        except BaseException:
+            receipt.paths, receipt.values, receipt.boundary, receipt.old_name = before, held, name, old_name
+            self.mend()
+            raise
 
     def find(self, boundary: Boundary) -> tuple[Node | None, int]:
         """The node a boundary lies in now, None for length zero. Raises StaleBoundaryError if its node is gone."""
@@ -183,6 +203,47 @@ class Locks:
         if not covered:
             raise self._stale(boundary, tier)
         return node, length
+
+    def pages_to_pin(self, boundary: Boundary, wanted: tuple[int, ...] | None) -> dict[str, int]:
+        """How many device pages of each component a lock would pin that nothing pins yet; changes nothing.
+
+        Args:
+            boundary, wanted: as for `lock`.
+
+        Raises StaleBoundaryError if its node is gone. Cost: as the lock.
+        """
+        state = self._state
+        node, length = self.find(boundary)
+        counts: dict[str, int] = {}
+        if node is None:
+            return counts
+        behind = (node.end - length) // state.page_size  # pages of the node that a split would leave below
+        for i in state.owned_paths[0]:
+            count, at = 0, node
+            value = at.device[i]
+            while value is None and at.parent is not None:
+                at = at.parent
+                value = at.device[i]
+            while value is not None and not value.locks and at.parent is not None:
+                count += value.page_count - behind if at is node else value.page_count
+                at = at.parent
+                value = at.device[i]
+            counts[state.components[i].name] = count
+        for i in state.owned_points[0]:
+            value = node.device[i] if behind == 0 else None
+            if value is not None and not value.locks and (wanted is None or i in wanted):
+                counts[state.components[i].name] = value.page_count
+        for i, window in state.owned_windows[0]:
+            if wanted is None or i in wanted:
+                count, first = 0, max(0, length - window) // state.page_size * state.page_size
+                for value in window_values(node, length, i, window, DEVICE):
+                    if not value.locks:
+                        pages = max(0, value.page_count - behind) if value.node is node else value.page_count
+                        if value.spare:  # what lies before the window is cut off
+                            pages = min(pages, (min(value.node.end, length) - first) // state.page_size)
+                        count += pages
+                counts[state.components[i].name] = count
+        return counts
 
     def _stale(self, boundary: Boundary, tier: Tier) -> StaleBoundaryError:
         return StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
@@ -301,18 +362,21 @@ class Locks:
                     f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"
                 )
             self._release_one(receipt, i)
-        else:
-            paths, values = receipt.paths, receipt.values
-            for value in paths:
+            if receipt.paths or receipt.values:
+                return
+        try:
+            for value in receipt.paths:
                 self._unlock_path(value)
-            self._unlock_values(receipt, values)
-            paths.clear()
-            values.clear()
-        if component is None or not (receipt.paths or receipt.values):
+            self._unlock_values(receipt, receipt.values)
+            receipt.paths.clear()
+            receipt.values.clear()
             del self.open[receipt.serial]
             self._forget_name(receipt)
             receipt.close()
             state.resumability.settle_share()
+        except BaseException:
+            self._drop(receipt)
+            raise
 
     def _forget_name(self, receipt: Receipt) -> None:
         if receipt.old_name is None:
@@ -323,9 +387,61 @@ class Locks:
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
         paths, values = receipt.paths, receipt.values
-        receipt.paths = [value for value in paths if value.component != component]
-        receipt.values = [value for value in values if value.component != component]
-        for value in paths:
-            if value.component == component:
-                self._unlock_path(value)
-        self._unlock_values(receipt, [value for value in values if value.component == component])
+        kept_paths = [value for value in paths if value.component != component]
+        kept_values = [value for value in values if value.component != component]
+        try:
+            receipt.paths, receipt.values = kept_paths, kept_values
+            for value in paths:
+                if value.component == component:
+                    self._unlock_path(value)
+            self._unlock_values(receipt, [value for value in values if value.component == component])
+        except BaseException:
+            receipt.paths, receipt.values = kept_paths, kept_values
+            self.mend()
+            raise
+
+    def mend(self) -> None:
+        """A call was interrupted: count anew what the open receipts lock, and put what is evictable into its order.
+
+        Cost: O(tree log n).
+        """
+        state = self._state
+        locks: dict[Value, int] = {}
+        locked_by: dict[Value, dict[int, Receipt]] = {}
+        self.renamed = {}
+        for receipt in self.open.values():
+            for value in receipt.paths:
+                locks[value] = locks.get(value, 0) + 1
+            for value in receipt.values:
+                locked_by.setdefault(value, {})[receipt.serial] = receipt
+            node = state.nodes.get(receipt.boundary.node)
+            if receipt.old_name is not None and node is not None:
+                self.renamed[receipt.old_name] = (node, self.renamed.get(receipt.old_name, (node, 0))[1] + 1)
+        for pool in (*state.device_pools, *state.host_pools):
+            pool.order.clear()
+            pool.protected_pages = 0
+        for node in sorted(state.nodes, key=_end, reverse=True):
+            for tier in (DEVICE, HOST):
+                for held in node.values(tier):
+                    if held is not None and (tier is HOST or state.owner_of[held.component] == held.component):
+                        self._mend_value(held, locks, locked_by.get(held))
+
+    def _mend_value(self, value: Value, locks: dict[Value, int], locked_by: dict[int, Receipt] | None) -> None:
+        """Count the locks of a value, those of its children being counted, and put it into its order or not."""
+        state, node = self._state, value.node
+        pool = state.pools(value.tier)[value.component]
+        value.leave_order()
+        value.locked_by = locked_by
+        value.locks = locks.get(value, 0) if locked_by is None else len(locked_by)
+        if value.locks:
+            pool.protected_pages += value.page_count
+            parent = node.parent
+            above = None if parent is None or not state.is_path[value.component] else parent.values(value.tier)[value.component]
+            if above is not None:
+                locks[above] = locks.get(above, 0) + 1
+        elif not value.children:
+            pool.add_evictable(value)  # one that must stay for another's sake leaves again when its turn comes
+
+
+def _end(node: Node) -> int:
+    return node.end

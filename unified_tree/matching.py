@@ -75,6 +75,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     if checks:
         require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
+        if touch and state.reuse is not None:
+            state.reuse.fork = None
         return _MISS
     path_node, path_length = device_node, device_length = node, length
     if state.host_value_count:  # else every node's paths are on device
@@ -91,12 +93,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         rebuild, rebuild_tokens = _rebuild(state, device, device_node, device_length)
         save_at = _branch_point(state, path_length, device.length)
     if touch:
-        state.tick()
-        if state.reuse is not None:
-            state.reuse.arrived(path_node, path_length)
-        _touch(state, device, path_node, path_length, Tier.DEVICE)
-        if reachable.length > device.length:
-            _touch(state, reachable, path_node, path_length, Tier.HOST)
+        _use(state, device, reachable, path_node, path_length)
     if state.ghosts is not None:
         state.ghosts.matched = node
     known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
@@ -316,6 +313,56 @@ def _rebuild(state: TreeState, device: Boundary, node: Node, length: int) -> tup
 def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> tuple[int, ...]:
     point = path_length // state.save_grid_tokens * state.save_grid_tokens
     return (point,) if point > resumable_length else ()
+
+
+def use(state: TreeState, found: Match, held: Boundary) -> None:
+    """Count a match that did not touch what it found as a use, now that it is sure. What left the tree since is passed over.
+
+    Args:
+        held: a boundary on the same key, at least `found.device`, that is locked, or of length zero.
+
+    Cost: as the touch of a match.
+    """
+    if found.known.length == 0:
+        if state.reuse is not None:
+            state.reuse.fork = None
+        return
+    length = found.path_length
+    node = state.nodes.get(found.known.node)
+    if node is None:
+        node = state.nodes.get(held.node)
+        if node is None:
+            return
+    length = min(length, node.end)
+    while length <= node.start and node.parent is not None:
+        node = node.parent
+    device, reachable = found.device, found.reachable
+    is_longer = reachable.length > device.length
+    _use(
+        state,
+        _named(node, device),
+        _named(node, reachable) if is_longer and reachable.length <= length else NOWHERE,
+        node,
+        length,
+    )
+
+
+def _named(node: Node, boundary: Boundary) -> Boundary:
+    """A boundary by the node in which it lies now, at or above one on its path."""
+    at = node
+    while boundary.length <= at.start and at.parent is not None:
+        at = at.parent
+    return boundary if at.id == boundary.node else record(Boundary, (at.id, boundary.length))
+
+
+def _use(state: TreeState, device: Boundary, reachable: Boundary, path_node: Node, path_length: int) -> None:
+    """A request uses what it matched."""
+    state.tick()
+    if state.reuse is not None:
+        state.reuse.arrived(path_node, path_length)
+    _touch(state, device, path_node, path_length, Tier.DEVICE)
+    if reachable.length > device.length:
+        _touch(state, reachable, path_node, path_length, Tier.HOST)
 
 
 def touch(state: TreeState, node: Node, length: int) -> None:

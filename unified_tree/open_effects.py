@@ -77,13 +77,18 @@ class OpenEffects:
         spans, after = self._missing(kind, node, length, wanted)
         if not (spans or may_be_empty):
             return None
-        if node is not None and length < node.end:
-            node = split(self._state, node, length)
-            spans, after = self._missing(kind, node, length, wanted)
+        # The whole node is locked while pages are looked for: a refusal leaves no cut behind.
         receipt = locks.issue_for_effect(boundary, node, wanted)
-        effect = Effect(kind, boundary, after, spans, receipt)
         try:
-            self._supply(effect, supply)
+            taken, counts = self._to_take(spans, target_of(kind))
+            given = self._given(kind, boundary, supply, taken, counts)
+            if node is not None and length < node.end:
+                node = split(self._state, node, length)
+                spans, after = self._missing(kind, node, length, wanted)
+                whole, receipt = receipt, locks.issue_for_effect(boundary, node, wanted)
+                whole.release()
+            effect = Effect(kind, boundary, after, spans, receipt)
+            self._claim(effect, given)
         except BaseException:
             receipt.release()
             raise
@@ -97,12 +102,11 @@ class OpenEffects:
         self.open[effect] = None
         return effect
 
-    def _supply(self, effect: Effect, supply: Supply) -> None:
-        """Get and claim the target pages of a new effect, and list its copies. Raises with nothing changed."""
-        target = target_of(effect.kind)
+    def _to_take(self, spans: list[Span], target: Tier) -> tuple[list[int], list[int]]:
+        """Which components' target pages these spans take, and how many."""
         components: list[int] = []
         counts: list[int] = []
-        for span in effect.spans:
+        for span in spans:
             i = span.component
             if self._takes_pages(i, target):
                 count = len(span.source) // PAGE_ID_BYTES
@@ -111,10 +115,28 @@ class OpenEffects:
                 else:
                     components.append(i)
                     counts.append(count)
+        return components, counts
+
+    def _given(
+        self, kind: EffectKind, boundary: Boundary, supply: Supply, components: list[int], counts: list[int]
+    ) -> list[NDArray[np.int64]]:
+        """Target pages; those of a caller are checked, and copied."""
         if isinstance(supply, PageSource):
-            given = supply.take_each(components, counts) if components else []
-        else:
-            given = self._given(effect, supply, components, counts)
+            return supply.take_each(components, counts) if components else []
+        state, target = self._state, target_of(kind)
+        needs = {state.components[i].name: count for i, count in zip(components, counts, strict=True)}
+        pages = supply(needs) if callable(supply) else supply
+        given = {name: ids.copy() for name, ids in [(name, page_ids(name, ids)) for name, ids in pages.items()] if len(ids)}
+        found = {name: len(ids) for name, ids in given.items()}
+        if found != needs:
+            raise EffectError(f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were {found}")
+        for i in components:
+            state.pools(target)[i].ledger.check(given[state.components[i].name])
+        return [given[name] for name in needs]
+
+    def _claim(self, effect: Effect, given: list[NDArray[np.int64]]) -> None:
+        """Claim the target pages of a new effect, and list its copies. Raises with nothing changed."""
+        target = target_of(effect.kind)
         claimed: list[tuple[int, bytes]] = []
         try:
             self._distribute(effect, target, given, claimed)
@@ -122,21 +144,6 @@ class OpenEffects:
             for i, ids in claimed:
                 self._state.pools(target)[i].ledger.unclaim(ids)
             raise
-
-    def _given(self, effect: Effect, supply: Supply, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
-        """Copies of the target pages that were given, which were checked."""
-        state, target = self._state, target_of(effect.kind)
-        assert not isinstance(supply, PageSource)
-        needs = {state.components[i].name: count for i, count in zip(components, counts, strict=True)}
-        pages = supply(needs) if callable(supply) else supply
-        given = {name: ids.copy() for name, ids in [(name, page_ids(name, ids)) for name, ids in pages.items()] if len(ids)}
-        found = {name: len(ids) for name, ids in given.items()}
-        if found != needs:
-            what = f"a {effect.kind.name.lower()} of {effect.boundary}"
-            raise EffectError(f"{what} takes {needs} pages, given were {found}")
-        for i in components:
-            state.pools(target)[i].ledger.check(given[state.components[i].name])
-        return [given[name] for name in needs]
 
     def _distribute(
         self, effect: Effect, target: Tier, given: list[NDArray[np.int64]], claimed: list[tuple[int, bytes]]
@@ -203,9 +210,11 @@ class OpenEffects:
                 for pages in left:
                     state.pools(target)[span.component].ledger.release(pages)
                 unused[span.component] = unused.get(span.component, []) + left
+        if unused:
+            effect.unused = state.by_name(unused)
         state.resumability.settle_share()
         effect.receipt.release()
-        return state.by_name(unused) if unused else {}
+        return effect.unused
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See Transfers.abort."""
@@ -214,8 +223,9 @@ class OpenEffects:
         for span in effect.spans:
             if self._takes_pages(span.component, target):
                 self._state.pools(target)[span.component].ledger.unclaim(span.target)
+        effect.unused = effect.targets
         effect.receipt.release()
-        return effect.targets
+        return effect.unused
 
     def _close(self, effect: Effect) -> None:
         if effect not in self.open:

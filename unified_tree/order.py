@@ -56,6 +56,11 @@ class Ranked:
         self.behind: Ranked | None = None
         self.above: Ranked | None = None
 
+    def leave_order(self) -> None:
+        """Stand in no order; the caller clears the one that it may stand in."""
+        self.is_placed = False
+        self.before = self.behind = self.above = None
+
     @property
     def place(self) -> Place:
         """Its current place, or its last one."""
@@ -95,6 +100,11 @@ class Order:
 
     def __len__(self) -> int:
         return self.count
+
+    def clear(self) -> None:
+        """Forget all entries, each of which must `leave_order`."""
+        self._root = self.first = self.last = None
+        self.count = 0
 
     def add(self, entry: Ranked, urgency: int, rank: float, second_rank: float, depth: int) -> None:
         """Add an entry that is in no order. Equal entries stay in insertion order.

@@ -131,6 +131,8 @@ class Reuse:
         visits: how many visits sessions had.
         mode: BY_RECENCY, BY_AGE or BY_CLASS.
         rankings: how often values came to be ranked in another way.
+        fork: the visit of the request that arrived last, if it forks off. If that leaves and has published nothing, its visit
+            is to be `is_open` again, for it may try again.
         entering: tokens that an insert adds leaves for, whose pages the tree does not have yet.
     """
 
@@ -141,6 +143,7 @@ class Reuse:
         self.mode = BY_RECENCY
         self._classes_pay = False
         self.rankings = 0
+        self.fork: Visit | None = None
         self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         # Where windows or states are required recency, too, could not resume from all that it holds.
@@ -168,12 +171,13 @@ class Reuse:
 
     def arrived(self, node: Node, length: int) -> None:
         """A request has matched so far. Cost: O(1), and with some visits slices of learning."""
+        self.fork = None
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None:
             return
         if not visit.is_gone_on_from(length):
-            self._fork(line, length, length)
+            self.fork = self._fork(line, length, length)
         elif not visit.is_open:  # else it tries again
             self._go_on(line, visit, length, length, visit.end)
             line.kept = length
@@ -305,20 +309,25 @@ class Reuse:
                 self._learning = None
         return visit
 
-    def _fork(self, line: Line, length: int, hit: int) -> None:
-        """A request shares a session's text only up to some length, far from its end.
+    def _fork(self, line: Line, length: int, hit: int) -> Visit | None:
+        """A request shares a session's text only up to some length, far from its end. Returns its visit; None if the length is
+        on no grid.
 
         Args:
             hit: how much of that was there.
         """
         length -= length % self._state.save_grid_tokens
         if length <= 0:
-            return
+            return None
         forks = line.forks
         if forks is None:
             forks = line.forks = {}
         before = forks.get(length)
+        if before is not None and before.is_open:  # it tries again
+            before.is_open = False
+            return before
         visit = Visit(self.now, 0, length, before, is_fork=True)
+        visit.is_open = False
         owner = latest(line)
         if self._recency is not None and owner is not None:
             by_recency = self._recency.forked_off(line, visit)
@@ -335,6 +344,7 @@ class Reuse:
             self._forks.enter(visit)
         else:
             self._places.enter(visit)
+        return visit
 
     def _compare(self, hit: i64, by_recency: i64) -> None:
         """So much was hit of a text that sessions had, and so much of it recency would hit."""

@@ -163,9 +163,10 @@ class TreeState:
 
     def tick(self) -> None:
         """An operation begins: what it uses or makes has a later stamp."""
-        self.clock += 1
+        clock = self.clock + 1
         if self.ages is not None:
-            self.ages.tick(self.clock)
+            self.ages.tick(clock)  # reads a clock that is not ours, and may raise
+        self.clock = clock
 
     def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         """Page ids by component name, given by component index and as bytes in several parts."""

@@ -61,7 +61,8 @@ class Visit:
         serial: its number there; entry: that in what recency would hold, which has `room` less what is `lent` of it.
         lent: tokens of it that places where others fork off have there, since they use them, too; of a place, those it has.
         is_fork: it used a place where sessions fork off.
-        is_open: its request has not published anything yet.
+        is_open: its request has not published anything yet; of a fork, and has left, so that the next one there counts as the
+            same that tries again.
         is_running: its request has saved its last boundary, and something still locks the path there: the request, or a copy.
         by: the visit of the request that went on from it; None while nobody has, and for places where sessions fork off.
         recency_end: up to where its request would have hit if recency had evicted, as far as it is known to have that text.

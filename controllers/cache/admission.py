@@ -12,34 +12,51 @@ from typing import TYPE_CHECKING, Final
 from unified_tree import causes
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.errors import OutOfPagesError, TransferError
-from unified_tree.matching import match
+from unified_tree.matching import match, use
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.cache.leases import Leases
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.weights import Weights
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
-    from unified_tree.receipt import Match
+    from unified_tree.receipt import Boundary, Match
 
+NOTHING: Final[dict[str, int]] = {}
 LOAD_FAILED: Final[tuple[int, str | None]] = (causes.LOAD_FAILED, None)
 NO_ROOM: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "room")
+NO_ROOM_TO_LOAD: Final = "no room to load"
 TOO_DEAR: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "cost")
 
 
 class Admission:
     """Creates the leases of one cache.
 
+    A refusal leaves no trace but evictions. So the match touches nothing. What a request needs is compared with what will be
+    free or evictable behind its locks before anything is locked, and it counts as a use of what it resumes from when it has all
+    that it asked for. One that takes no page but a free one for its state cannot be refused, and counts before it locks, which
+    is cheaper.
+
     Args:
         owner: the cache, which releases them.
+        leases: the open leases; it has every lease from before that takes something.
         weights: which weights version each namespace is in.
         rebuild, save_limit: see PrefixCache.
     """
 
     def __init__(
-        self, owner: LeaseOwner, resources: CacheResources, weights: Weights, *, rebuild: bool, save_limit: int
+        self,
+        owner: LeaseOwner,
+        resources: CacheResources,
+        leases: Leases,
+        weights: Weights,
+        *,
+        rebuild: bool,
+        save_limit: int,
     ) -> None:
         self._owner = owner
         self._resources = resources
+        self._leases = leases
         self._weights = weights
         self._rebuild = rebuild
         self._save_limit = save_limit
@@ -53,49 +70,53 @@ class Admission:
         save_output: bool = False,
         may_load: bool = True,
         may_rebuild: bool = True,
+        reserve_tokens: int = 0,
+        fills: bool = False,
         refused: tuple[int, str | None] = LOAD_FAILED,
+        dropped: str | None = None,
     ) -> Lease:
         """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
 
         Args:
-            refused: why it may not load.
+            reserve_tokens: also allocate pages for so many tokens.
+            fills: of windows only what that length needs, and nothing is saved on the way; see PrefixCache.acquire_to_fill.
+            refused: why it may not load; `dropped`: the same as it is counted, if that was found out just now.
 
-        If this raises, all locks and pages taken before are released.
+        If this raises, all locks and pages taken before are released, and nothing counts as used.
         """
-        ages = self._resources.at_once(key.namespace)
-        try:
-            return self._admit(key, checkpoints, priority, save_output, may_load, may_rebuild, refused)
-        finally:
-            if ages is not None:
-                ages.let_go()
-
-    def _admit(
-        self,
-        key: Key,
-        checkpoints: Sequence[int],
-        priority: int,
-        save_output: bool,
-        may_load: bool,
-        may_rebuild: bool,
-        refused: tuple[int, str | None],
-    ) -> Lease:
         parts = self._resources
         point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
-        sure = point is None or parts.device.allocators[point].free_pages > 0
-        found = match(state, key, limit, touch=sure, checks=True)
+        is_sure = parts.controller is None and not reserve_tokens
+        if is_sure and point is not None:
+            is_sure = parts.device.allocators[point].free_pages > 0
+        found = match(state, key, limit, touch=is_sure, checks=True)
         boundary = found.rebuild if self._rebuild and may_rebuild else found.device
         rebuilds = boundary.length > found.device.length
         compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
         loads = may_load and parts.controller is not None and self._is_worth_loading(found, compute_from)
+        unloaded = TOO_DEAR if may_load else refused
+        needs: dict[str, int] = NOTHING
+        if loads:
+            needs = self._needs(found.reachable.length, found.reachable.length, reserve_tokens, fills)
+            if not self._has_room_to_load(found.reachable, needs):
+                loads, unloaded, dropped = False, NO_ROOM, NO_ROOM_TO_LOAD
+        counts_first = not loads
+        if not (is_sure or loads) and (point is not None or reserve_tokens):
+            needs = self._needs(boundary.length, compute_from, reserve_tokens, fills)
+            if not parts.device.are_free(needs):
+                counts_first = False
+                wanted = () if rebuilds else parts.layout.saved_indices
+                parts.device.check(needs, parts.locks.pages_to_pin(boundary, wanted))
+            elif reserve_tokens:  # there may be no memory for the tables of so many
+                counts_first = False
         load: Load | None = None
+        lease: Lease | None = None
         try:
             if loads:
                 assert parts.controller is not None
-                load = parts.controller.load(
-                    found.reachable, found.reachable.length - compute_from, {point: 1} if point else {}
-                )
+                load = parts.controller.load(found.reachable, found.reachable.length - compute_from, needs)
                 boundary, compute_from = load.boundary, found.reachable.length
             lease = Lease(
                 self._owner,
@@ -108,34 +129,84 @@ class Admission:
                 save_output=save_output,
                 load=load,
             )
-            try:
-                lease._begin(rebuilds=rebuilds)
-                if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
-                    match(state, key, limit, touch=True)
-                if parts.layout.saved_indices:
-                    points = self._save_points(lease, found, checkpoints)
-                    lease._plan_saves(points, found.save_at, prompt_end=not checkpoints)
-            except BaseException:
-                lease._end()
-                raise
-        except (OutOfPagesError, TransferError) as error:
-            if not loads:
+            self._leases.add(lease)
+            if counts_first and not is_sure:
+                use(state, found, boundary)
+            lease._begin(rebuilds=rebuilds)
+            points: list[int] = []
+            if parts.layout.saved_indices and not fills:
+                points = self._save_points(lease, found, checkpoints)
+                kept = tuple(sorted(points[: self._save_limit]))
+                lease._plan_saves(kept, found.save_at, prompt_end=not checkpoints)
+            if reserve_tokens:
+                if fills:
+                    lease._keep_only_for(reserve_tokens)
+                lease._grow_now(reserve_tokens)
+            if not counts_first:
+                use(state, found, lease.boundary)
+            if state.reuse is not None:
+                lease._uses(state.reuse.fork)
+            if not loads and parts.controller is not None:
+                parts.controller.hit(lease.boundary)
+            lease._admitted_by(found, unloaded)
+            self._count_unsaved(lease, points)
+            if dropped is not None:
+                parts.counters.count_drop(dropped)
+            return lease
+        except BaseException as error:
+            if lease is not None:
+                self._leases.remove(lease)
+            elif load is not None:
+                assert parts.controller is not None
+                parts.controller.release(load)
+            if not loads or not isinstance(error, OutOfPagesError | TransferError):
                 raise
             is_short = isinstance(error, OutOfPagesError)
-            parts.counters.count_drop("no room to load" if is_short else "load beside a cancelled one")
             refused = NO_ROOM if is_short else LOAD_FAILED
-            return self._admit(key, checkpoints, priority, save_output, False, may_rebuild, refused)
-        if not loads and parts.controller is not None:
-            parts.controller.hit(lease.boundary)
-        lease._admitted_by(found, TOO_DEAR if may_load else refused)
-        return lease
+            dropped = NO_ROOM_TO_LOAD if is_short else "load beside a cancelled one"
+        return self.admit(
+            key,
+            checkpoints,
+            priority=priority,
+            save_output=save_output,
+            may_load=False,
+            may_rebuild=may_rebuild,
+            reserve_tokens=reserve_tokens,
+            fills=fills,
+            refused=refused,
+            dropped=dropped,
+        )
+
+    def _needs(self, resumed: int, compute_from: int, reserve_tokens: int, fills: bool) -> dict[str, int]:
+        """Device pages by component that a request takes beside those that it resumes from."""
+        layout = self._resources.layout
+        needs = {} if layout.point is None else {layout.point: 1}
+        count, held = layout.pages(reserve_tokens), resumed // layout.page_size
+        if count > held:
+            for name in layout.paths:
+                needs[name] = count - held
+        first = compute_from // layout.page_size
+        for name, window in layout.windows:
+            held = max(first, max(0, reserve_tokens - window) // layout.page_size) if fills else first
+            if count > held:
+                needs[name] = count - held
+        return needs
+
+    def _has_room_to_load(self, boundary: Boundary, needs: dict[str, int]) -> bool:
+        """Whether there will be device pages for what a boundary lacks there, beside these."""
+        parts = self._resources
+        total = parts.tree.transfers.load_needs(boundary)
+        for name, count in needs.items():
+            total[name] = total.get(name, 0) + count
+        return parts.device.are_free(total) or parts.device.fits(total, parts.locks.pages_to_pin(boundary, None))
 
     def _is_worth_loading(self, found: Match, compute_from: int) -> bool:
         controller, gain = self._resources.controller, found.reachable.length - compute_from
         return controller is not None and gain > 0 and controller.is_worth_loading(found.reachable, gain)
 
-    def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
-        """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end.
+    def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> list[int]:
+        """Where to save, what matters most first: the branch point, then the checkpoints from the deepest up, else the prompt's
+        end.
 
         A repeat of the prompt computes its last token. So with states, where the prompt ends on the grid, it resumes a step of
         the grid earlier: that is saved, too.
@@ -154,8 +225,12 @@ class Admission:
             at = min(length, lease.prompt_tokens) // grid * grid
             if at > resumed and at not in points:
                 points.append(at)
-        if lease.prompt_tokens < grid:
-            self._resources.counters.count_drop("prompt ends before the first place to save a state")
+        return points
+
+    def _count_unsaved(self, lease: Lease, points: list[int]) -> None:
+        """Count what an admitted request will not save, of these places."""
+        layout, counters = self._resources.layout, self._resources.counters
+        if layout.saved_indices and lease.prompt_tokens < layout.save_grid_tokens:
+            counters.count_drop("prompt ends before the first place to save a state")
         if len(points) > self._save_limit:
-            self._resources.counters.count_drop("more places to save than save_limit")
-        return tuple(sorted(points[: self._save_limit]))
+            counters.count_drop("more places to save than save_limit")

@@ -112,12 +112,18 @@ class DecodeBatch:
         if not self._free:
             raise LeaseError(f"all {self.max_leases} rows of the batch are taken")
         lease._grow(lease.length)
-        index = self._free.pop()
-        row = self._taken[index] = lease._join(self, index)
-        self._is_taken[index] = 1
-        self._rows = self._find_rows()
-        self.plan(row)
-        return index
+        index = self._free[-1]
+        try:
+            row = self._taken[index] = lease._join(self, index)
+            self._is_taken[index] = 1
+            self._rows = self._find_rows()
+            self.plan(row)
+            self._free.pop()
+            return index
+        except BaseException:
+            if lease.is_in_batch:
+                self._take_out(lease, index)
+            raise
 
     def remove(self, lease: Lease) -> None:
         """A lease leaves, with all its pages. Raises LeaseError if it is not in this batch.
@@ -129,8 +135,17 @@ class DecodeBatch:
         row = None if index is None or index >= self.max_leases else self._taken[index]
         if row is None or row.lease is not lease:
             raise LeaseError(f"{lease} is not in this batch")
-        lease._leave()
-        self.vacate(row.index)
+        try:
+            self._take_out(lease, row.index)
+        except BaseException:
+            self._take_out(lease, row.index)
+            raise
+
+    def _take_out(self, lease: Lease, index: int) -> None:
+        """Idempotent, and so is each of its steps."""
+        lease._move_out()
+        self.vacate(index)
+        lease._left()
 
     def allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> dict[str, NewPages]:
         """Grow the leases by so many tokens, all or none, evicting as needed.
@@ -146,7 +161,8 @@ class DecodeBatch:
         its running state; nothing is changed then. Cost: a few array operations over the rows, O(new pages), and O(log n) a
         victim.
         """
-        after = self._lengths + self._by_row(tokens, "tokens")
+        grown = self._by_row(tokens, "tokens")
+        after = self._lengths + grown
         due = self._due(after, GROWS_AT)
         for row in due:
             self.require_room(row.lease, int(after[row.index]))
@@ -154,30 +170,35 @@ class DecodeBatch:
         counts = after if self._layout.page_size == 1 else (after + (self._layout.page_size - 1)) // self._layout.page_size
         cells = {name: rows.missing(counts) for name, rows in self._tables.items()}
         needs = {name: found.rows.size for name, found in cells.items() if found.rows.size}
-        taken = self._device.allocate_all(needs) if needs else {}
-        if due:
-            self._grow_states(due, after, taken)
-        news = {name: self._tables[name].append(cells[name], ids) for name, ids in taken.items()}
-        self._lengths[:] = after
-        for row in due:
-            self._plans[GROWS_AT, row.index] = min(self.max_tokens + 1, row.grows_at)
-            self._plans[CUTS_AT, row.index] = row.cuts_at
-        return news
-
-    def _grow_states(self, due: list[DecodeRow], after: NDArray[np.int64], taken: dict[str, NDArray[np.int64]]) -> None:
-        """Find pages for the states that some leases save, or raise with nothing changed and free the pages `taken`."""
-        before = []
+        taken: dict[str, NDArray[np.int64]] = {}
+        news: dict[str, NewPages] = {}
+        before: dict[DecodeRow, dict[int, int]] = {}
         try:
+            if needs:
+                taken = self._device.allocate_all(needs)
             for row in due:
-                before.append((row, dict(row.lease.save_pages)))
+                before[row] = dict(row.lease.save_pages)
                 row.lease._grow_states(int(after[row.index]))
+            for name, ids in taken.items():
+                news[name] = self._tables[name].append(cells[name], ids)
+            for row in due:
+                row.lease._states_grown()
+                before.pop(row)
+            self._lengths[:] = after
+            for row in due:
+                self._plans[GROWS_AT, row.index] = min(self.max_tokens + 1, row.grows_at)
+                self._plans[CUTS_AT, row.index] = row.cuts_at
+            return news
         except BaseException:
-            for row, saves in before:
+            self._lengths[:] = after - grown
+            for row, saves in before.items():
                 row.restore_states(saves)
-            self._device.free_all(taken)
+            for name, ids in taken.items():
+                self._tables[name].take_back(cells[name])
+                self._device.free(name, ids)
+            for row in due:
+                self.plan(row)
             raise
-        for row in due:
-            row.lease._states_grown()
 
     def can_allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> bool:
         """Whether every pool has enough free and evictable pages for `allocate` now; see PrefixCache.can_allocate.
@@ -208,8 +229,7 @@ class DecodeBatch:
         if self._layout.windows:
             kept_from = np.minimum(self._computed // size * size, self._plans[KEPT_FROM])
             for name, window in self._layout.windows:
-                freed = self._tables[name].release_fronts(np.maximum(kept_from - window, 0) // size)
-                self._device.free(name, freed)
+                self._tables[name].free_fronts(np.maximum(kept_from - window, 0) // size, name, self._device)
         for row in due:
             row.lease._advance(int(computed[row.index]))
 
@@ -229,7 +249,7 @@ class DecodeBatch:
             row.lease._cut(int(after[row.index]))
         counts = -(after // -self._layout.page_size)
         for name, rows in self._tables.items():
-            self._device.free(name, rows.release_backs(counts))
+            rows.free_backs(counts, name, self._device)
         np.minimum(self._computed, after, out=self._computed)
         if self._layout.point is not None:
             np.copyto(self._doubted_at, self._computed, where=after < self._lengths)
@@ -318,7 +338,7 @@ class DecodeBatch:
         )
 
     def vacate(self, index: int) -> None:
-        """The lease of a row has left."""
+        """The lease of a row has left. Idempotent, until the next call."""
         self._taken[index] = None
         self._is_taken[index] = 0
         self._rows = self._find_rows()
@@ -326,7 +346,8 @@ class DecodeBatch:
         self._plans[:, index] = NEVER
         for rows in self._tables.values():
             rows.clear(index)
-        self._free.append(index)
+        if not self._free or self._free[-1] != index:
+            self._free.append(index)
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

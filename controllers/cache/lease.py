@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from unified_tree.keys import Key
     from unified_tree.miss import Miss, StoreLoss
     from unified_tree.receipt import Boundary, Match
+    from unified_tree.visit import Visit
 
 
 LENGTH: Final = 0
@@ -82,6 +83,7 @@ class Lease:
         "_resources",
         "_row",
         "_states",
+        "_visit",
         "cache",
         "cached_tokens",
         "compute_from",
@@ -143,6 +145,7 @@ class Lease:
         self.storage_tokens = 0
         self.failure: str | None = None
         self._misses: LeaseMisses | None = None
+        self._visit: Visit | None = None  # of a fork, until it publishes something
 
     @property
     def misses(self) -> list[Miss]:
@@ -324,6 +327,10 @@ class Lease:
             self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
         )
 
+    def _uses(self, visit: Visit | None) -> None:
+        """It counts as a use of what it resumes from, and forks off there if there is a visit of that."""
+        self._visit = visit
+
     def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
         if self._resources.ledger.is_on:
@@ -382,10 +389,11 @@ class Lease:
 
     def _abandon_load(self) -> None:
         """Stop waiting for its load."""
-        load, self.load = self.load, None
+        load = self.load
         if load is not None:
             assert self._resources.controller is not None
             self._resources.controller.release(load)
+            self.load = None
 
     def _require_state(self, length_tokens: int) -> None:
         """Raise LeaseError if it cannot run up to so many tokens because its running state was published."""
@@ -506,18 +514,29 @@ class Lease:
             table.move_to(*row.table(name))
         return row
 
-    def _leave(self) -> None:
-        """Keep them in its own memory again."""
-        self._row = None
+    def _move_out(self) -> None:
+        """Keep them in its own memory again. Idempotent."""
         self._move_to(None)
         for table in self.tables.values():
             table.move_to(np.empty(table.size, np.int64), None)
 
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether it keeps its numbers in a row of a batch."""
+        return self._row is not None
+
+    def _left(self) -> None:
+        """It is in no batch any more."""
+        self._row = None
+
     def _move_to(self, numbers: memoryview | None) -> None:
         length, computed = self.length, self.computed
         doubted_at = self._doubted_at
+        if numbers is None:
+            self._length, self._computed = length, computed
+        else:
+            numbers[LENGTH], numbers[COMPUTED] = length, computed
         self._numbers = numbers
-        self._note(length, computed)
         self._doubt_state(doubted_at)
 
     def _note(self, length: int, computed: int) -> None:
@@ -549,6 +568,7 @@ class Lease:
         end = self._resources.layout.floor_to_page(publication.length)
         if publication.piece is not None:
             self.tokens.extend(publication.piece)
+        self._visit = None
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
@@ -560,20 +580,24 @@ class Lease:
         self._advance(publication.length)
 
     def _end(self) -> None:
-        """Free its private pages and release its locks."""
+        """Free its private pages and release its locks. Idempotent, wherever it was interrupted before."""
         if self._misses is not None:
             self._misses.ended(self._resources.ledger, self.boundary)
+        if self._visit is not None:  # it published nothing, and may be tried again
+            self._visit.is_open = True
         self._abandon_load()
         self.tables.free()
         if self._states is not None:
             self._states.free()
         self._locks.release()
-        self._published.leave()
+        if self.cache is not None:
+            self.cache = None
+            self._published.leave()
         row = self._row
         if row is not None:
-            self._leave()
+            self._move_out()
             row.leave()
-        self.cache = None
+            self._row = None
 
     def __enter__(self) -> Lease:
         return self

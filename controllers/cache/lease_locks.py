@@ -73,14 +73,16 @@ class LeaseLocks:
         self.windows_at = boundary.length
 
     def release_windows(self) -> None:
-        """Release windows and state."""
+        """Release windows and state. Idempotent, likewise."""
         if self._windows is not None:
-            self._windows.release()
+            if not self._windows.is_released:  # or it was interrupted here
+                self._windows.release()
             self._windows = None
 
     def release(self) -> None:
-        """Release everything."""
+        """Release everything. Idempotent, wherever it was interrupted before."""
         if self._path is not None:
-            self._path.release()
+            if not self._path.is_released:
+                self._path.release()
             self._path = None
         self.release_windows()

@@ -55,11 +55,22 @@ class Leases:
             lease.load.changed = self._changed
 
     def remove(self, lease: Lease) -> None:
-        """A lease ends, perhaps before its load."""
+        """A lease ends, perhaps before its load. If this is interrupted, it ends before that is raised."""
+        try:
+            if lease.load is not None:
+                self._waiting.pop(lease.load, None)
+            lease._end()
+            self._open.pop(lease, None)
+        except BaseException:
+            self._remove(lease)
+            raise
+
+    def _remove(self, lease: Lease) -> None:
+        """Idempotent, and so is each of its steps."""
         if lease.load is not None:
             self._waiting.pop(lease.load, None)
         lease._end()
-        del self._open[lease]
+        self._open.pop(lease, None)
 
     def poll(self) -> None:
         """As `HybridCacheController.poll`, if there is one, and leases follow what has ended of their loads."""

@@ -76,10 +76,13 @@ class PageTable:
         """Keep the ids in other memory from now on, which has room for them, and the numbers in a row of a batch; None for
         outside it again. Cost: one copy of the ids.
         """
-        first_held, private_from, size = self.first_held, self.private_from, self.size
+        size = self.size
         ids[:size] = self._ids[:size]
+        if row is None:
+            self._first_held, self._private_from, self._size = self.first_held, self.private_from, size
+        else:
+            row[FIRST_HELD], row[PRIVATE_FROM], row[SIZE] = self.first_held, self.private_from, size
         self._ids, self._row = ids, row
-        self._note(first_held, private_from, size)
 
     def fill(self, parts: list[bytes], size: int) -> None:
         """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids."""
@@ -137,37 +140,36 @@ class PageTable:
         """The lease's own pages: a copy."""
         return self._ids[max(self.first_held, self.private_from) : self.size].copy()
 
-    def release_front(self, first_kept: int) -> NDArray[np.int64]:
-        """Release the indices below `first_kept`; returns the private pages among them, which the lease must free."""
+    def private_before(self, first_kept: int) -> NDArray[np.int64]:
+        """The private pages below an index: a copy."""
+        return self._ids[max(self.first_held, self.private_from) : max(0, min(first_kept, self.size))].copy()
+
+    def private_first(self) -> int:
+        """The page of the first index held, if it is private, or -1."""
+        first = self.first_held
+        return self.page(first) if first >= self.private_from else -1
+
+    def drop_front(self, first_kept: int) -> None:
+        """Release the indices below `first_kept`, whose private pages the lease has freed. Idempotent."""
         first_held, private_from, size = self.first_held, self.private_from, self.size
         first_kept = min(first_kept, size)
-        if first_kept <= first_held:
-            return self._ids[:0]
-        private = self._ids[max(first_held, private_from) : first_kept].copy()
-        self._ids[first_held:first_kept] = -1
-        self._note(first_kept, max(private_from, first_kept), size)
-        return private
+        if first_kept > first_held:
+            self._ids[first_held:first_kept] = -1
+            self._note(first_kept, max(private_from, first_kept), size)
 
-    def release_first(self) -> int:
-        """Release the first index held; returns its page if it is private, which the lease must free, or -1."""
-        first, private_from = self.first_held, self.private_from
-        page = self.page(first) if first >= private_from else -1
-        self._ids[first] = -1
-        self._note(first + 1, max(private_from, first + 1), self.size)
-        return page
-
-    def skip_to(self, first_held: int) -> NDArray[np.int64]:
-        """Release all below an index, which may lie beyond the end; returns the private pages that the lease must free."""
-        private = self.release_front(first_held)
+    def skip_to(self, first_held: int) -> None:
+        """As `drop_front`, of all below an index, which may lie beyond the end."""
+        self.drop_front(first_held)
         if first_held > self.size:
             self.start(first_held, first_held)
-        return private
 
-    def release_back(self, size: int) -> NDArray[np.int64]:
-        """Release the indices from `size` on, all private; returns their pages."""
+    def private_from_index(self, size: int) -> NDArray[np.int64]:
+        """The pages of the indices from `size` on, all private: a copy."""
+        return self._ids[max(size, self.first_held) : self.size].copy()
+
+    def drop_back(self, size: int) -> None:
+        """Release the indices from `size` on, whose pages the lease has freed. Idempotent."""
         first_held, held = self.first_held, self.size
         size = max(size, first_held)
-        dropped = self._ids[size:held].copy()
         self._ids[size:held] = -1
         self._note(first_held, self.private_from, min(size, held))
-        return dropped

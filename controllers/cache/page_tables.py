@@ -69,15 +69,18 @@ class PageTables:
         prompt_pages = layout.pages(prompt_tokens)
         self._rebuilt_to = boundary.length if rebuilds else 0
         for name in layout.paths:
-            table = self._tables[name] = PageTable(prompt_pages)
+            table = PageTable(prompt_pages)
+            table.start(0, last)  # first, for none of what is put there is the lease's own
+            self._tables[name] = table
             if loading:
                 _put_path(table, pages(boundary, name), last)
             else:
                 table.fill(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
-            table.start(0, last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
-            table = self._tables[name] = PageTable(prompt_pages)
+            table = PageTable(prompt_pages)
+            table.start(0, first_run)
+            self._tables[name] = table
             if rebuilds and name in layout.optional_windows:  # the run is long enough for those that are required only
                 table.fill_end([], last)
                 table.start(last, last)
@@ -148,34 +151,60 @@ class PageTables:
                     self._tables[name].cover(page_count)
             except MemoryError as error:
                 raise OutOfPagesError(f"there is no memory for page tables of {page_count} pages") from error
-            self._extend(needs)
+            self._extend(needs, page_count)
         return needs
 
-    def _extend(self, needs: Mapping[str, int]) -> None:
+    def _extend(self, needs: Mapping[str, int], page_count: int) -> None:
         """Add pages that were reserved to tables that have room, all or none. Raises OutOfPagesError if there is no memory."""
-        added: dict[str, int] = {}
+        at, page = "", -1
+        taken: NDArray[np.int64] | None = None
         try:
             for name, count in needs.items():
                 table = self._tables[name]
+                at, taken, page = name, None, -1
                 if count == 1:
-                    table.append(self._device.allocate_one(name))
+                    page = self._device.allocate_one(name)
+                    table.append(page)
                 else:
-                    table.put(table.size, self._device.allocate(name, count))
-                added[name] = count
-        except OutOfPagesError:
-            self.shrink(added)
+                    taken = self._device.allocate(name, count)
+                    table.put(table.size, taken)
+        except BaseException:
+            for name, count in needs.items():
+                if self._tables[name].size >= page_count:
+                    self._free_from(name, self._tables[name], page_count - count)
+                elif name == at and taken is not None:
+                    self._device.free(name, taken)
+                elif name == at and page >= 0:
+                    self._device.free_one(name, page)
             raise
 
     def shrink(self, added: Mapping[str, int]) -> None:
         """Undo a `grow`."""
         for name, count in added.items():
             table = self._tables[name]
-            self._device.free(name, table.release_back(table.size - count))
+            self._free_from(name, table, table.size - count)
 
     def cut(self, page_count: int) -> None:
         """Shrink every table to at most `page_count` pages; the removed ones are the lease's own."""
         for name, table in self._tables.items():
-            self._device.free(name, table.release_back(page_count))
+            self._free_from(name, table, page_count)
+
+    def _free_from(self, name: str, table: PageTable, size: int) -> None:
+        """Free pages from an index on. Pages are freed before the table forgets them; if that is interrupted between, they are
+        forgotten all the same: so with all that frees pages here.
+        """
+        ids = table.private_from_index(size)
+        try:
+            self._device.free(name, ids)
+            table.drop_back(size)
+        except BaseException:
+            if not self._is_held(name, ids):
+                table.drop_back(size)
+            raise
+
+    def _is_held(self, name: str, ids: NDArray[np.int64]) -> bool:
+        """Whether pages, if there are any, have not been freed."""
+        return ids.size > 0 and self._device.has_allocated(name, int(ids[0]))
 
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
@@ -186,7 +215,15 @@ class PageTables:
         """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
-            self._device.free(name, self._tables[name].skip_to(first))
+            table = self._tables[name]
+            ids = table.private_before(first)
+            try:
+                self._device.free(name, ids)
+                table.skip_to(first)
+            except BaseException:
+                if not self._is_held(name, ids):
+                    table.skip_to(first)
+                raise
 
     def windows_are_beyond(self, page: int) -> bool:
         """Whether no window's table holds a page below this index."""
@@ -247,7 +284,7 @@ class PageTables:
                     continue
                 table = self._tables[name]
                 if table.private_from < self.write_from[name] // size:  # those before hold nothing exact
-                    self._device.free(name, table.release_front(min(self.write_from[name] // size, last)))
+                    self._free_before(name, table, min(self.write_from[name] // size, last))
                 self._put_given(name, result, last).publish(last)
                 self._free_before(name, table, max(0, length_tokens - window) // size)
 
@@ -268,12 +305,27 @@ class PageTables:
 
     def _free_before(self, name: str, table: PageTable, first: int) -> None:
         held = table.first_held
+        if first <= held:
+            return
         if first == held + 1 <= table.size:
-            page = table.release_first()
-            if page >= 0:
-                self._device.free_one(name, page)
-        elif first > held:
-            self._device.free(name, table.release_front(first))
+            page = table.private_first()
+            try:
+                if page >= 0:
+                    self._device.free_one(name, page)
+                table.drop_front(first)
+            except BaseException:
+                if page < 0 or not self._device.has_allocated(name, page):
+                    table.drop_front(first)
+                raise
+            return
+        ids = table.private_before(first)
+        try:
+            self._device.free(name, ids)
+            table.drop_front(first)
+        except BaseException:
+            if not self._is_held(name, ids):
+                table.drop_front(first)
+            raise
 
     def values(self) -> ValuesView[PageTable]:
         """The tables."""
@@ -284,10 +336,17 @@ class PageTables:
         return self._tables.items()
 
     def free(self) -> None:
-        """Free the lease's own pages."""
+        """Free the lease's own pages, and hold them no more."""
         for name, table in self._tables.items():
             if table.has_private:
-                self._device.free(name, table.private())
+                ids = table.private()
+                try:
+                    self._device.free(name, ids)
+                    table.publish(table.size)
+                except BaseException:
+                    if not self._is_held(name, ids):
+                        table.publish(table.size)
+                    raise
 
 
 def _put_path(table: PageTable, ids: NDArray[np.int64], last: int) -> None:

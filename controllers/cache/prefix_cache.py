@@ -28,7 +28,7 @@ from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.host.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
-from unified_tree.errors import ConfigurationError, LeaseError
+from unified_tree.errors import ConfigurationError, LeaseError, UnifiedTreeError
 from unified_tree.eviction_policy import PolicyFactory
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -150,9 +150,9 @@ class PrefixCache(StoreAccess):
             ledger=self.ledger,
             draft_tokens=draft_tokens,
         )
-        self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._resources = resources
         self._leases = Leases(self.controller, self.counters)
+        self._admission = Admission(self, resources, self._leases, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._closed = False
         if storage is not None:
             self.attach_storage(storage)
@@ -200,23 +200,41 @@ class PrefixCache(StoreAccess):
         reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
-        lease = self._admission.admit(key, lengths, priority=priority, save_output=save_output, may_load=may_load)
-        self._leases.add(lease)
+        lease: Lease | None = None
         try:
-            if reserve_tokens:
-                lease._grow(reserve_tokens)
-            if not self.ranks.is_single_rank:
-                node, length = lease.boundary
-                self.ranks.record(f"{key.length} {node} {length} {lease.compute_from}")
-            in_store, loss = 0, None
-            if self.storage is not None and request is not None:
-                requests = self.storage.prefetcher.requests
-                in_store, loss = requests.due_pages(request) * self.page_size, requests.loss_of(request)
-                lease._note_prefetched(requests.stop_waiting(request))
-            lease._book_misses(key, in_store, loss)
-        except BaseException:
-            self.release(lease)
+            ages = self._resources.at_once(key.namespace)
+            try:
+                lease = self._admission.admit(
+                    key,
+                    lengths,
+                    priority=priority,
+                    save_output=save_output,
+                    may_load=may_load,
+                    reserve_tokens=reserve_tokens,
+                )
+            finally:
+                if ages is not None:
+                    ages.let_go()
+            self._book(lease, key, request)
+            return lease
+        except BaseException as error:
+            if lease is not None and not lease.is_released:
+                self._leases.remove(lease)
+            if not isinstance(error, UnifiedTreeError):
+                self.tree.locks.mend()
             raise
+
+    def _book(self, lease: Lease, key: Key, request: Hashable | None) -> None:
+        """A request was admitted: count it, and tell of it."""
+        if not self.ranks.is_single_rank:
+            node, length = lease.boundary
+            self.ranks.record(f"{key.length} {node} {length} {lease.compute_from}")
+        in_store, loss = 0, None
+        if self.storage is not None and request is not None:
+            requests = self.storage.prefetcher.requests
+            in_store, loss = requests.due_pages(request) * self.page_size, requests.loss_of(request)
+            lease._note_prefetched(requests.stop_waiting(request))
+        lease._book_misses(key, in_store, loss)
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -227,8 +245,7 @@ class PrefixCache(StoreAccess):
         if counters.observer is not None:
             counters.observer.acquired(lease, key)
         if counters.sizes is not None:
-            counters.sizes.acquired(key)
-        return lease
+            counters.tell(counters.sizes.acquired, key)
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
         """A lease whose pages the caller fills up to a length with state computed elsewhere: by a prefix linker or a remote
@@ -243,15 +260,12 @@ class PrefixCache(StoreAccess):
             raise LeaseError("the cache is closed; it takes no more requests")
         _check_prompt(key)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
-        lease = self._admission.admit(key, may_load=False, may_rebuild=False)
-        self._leases.add(lease)
+        ages = self._resources.at_once(key.namespace)
         try:
-            lease._keep_only_for(length_tokens)
-            lease._grow(length_tokens)
-        except BaseException:
-            self.release(lease)
-            raise
-        return lease
+            return self._admission.admit(key, may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=True)
+        finally:
+            if ages is not None:
+                ages.let_go()
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
         """Evict at least so many pages of each named pool, or as many as possible, and free them.

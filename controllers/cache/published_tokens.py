@@ -154,33 +154,26 @@ class PublishedTokens:
         pages = self._tables.to_insert(self.committed, stop, without, keep_windows=keep_windows)
         by_component = {} if self._states is None or not due else {self._states.name: due}
         key = self._tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
-        result = insert(
-            parts.state,
-            key,
-            pages,
-            by_component,
-            at,
-            without,
-            self._priority,
-            repeatable=stop == self._prompt_tokens,
-            keeps_spare=True,
-            ends_spare=ends_spare,
-        )
-        if keep_windows:
-            keep_windows = any(name in result.canonical for name, _ in parts.layout.windows)
-        if self._states is not None and due:
-            self._states.forget(due)
-        self._tables.put_canonical(result, stop, keep_windows=keep_windows)
-        if result.duplicates or result.replaced:
-            parts.counters.duplicate_pages += parts.device.free_unused(result)
-        if self.save_at:
-            self.saved.update([length for length in self.save_at if length == stop or length in due])
-        boundary = result.boundary
-        if stop >= self.committed:
-            self.committed = stop
-            self.boundary = boundary = self._locks.lock_paths(boundary)
-        if keep_windows:
-            self._locks.lock_windows(boundary)
+        result: InsertResult | None = None
+        try:
+            result = insert(
+                parts.state,
+                key,
+                pages,
+                by_component,
+                at,
+                without,
+                self._priority,
+                repeatable=stop == self._prompt_tokens,
+                keeps_spare=True,
+                ends_spare=ends_spare,
+            )
+            parts.counters.duplicate_pages += self._hand_over(result, stop, due, keep_windows)
+        except BaseException:
+            if result is not None:  # the tree has the pages: the lease must not have them, too
+                self._hand_over(result, stop, due, keep_windows, again=True)
+            raise
+        boundary = self.boundary if stop >= self.committed else result.boundary
         if stop == self.committed:
             self._spare_end = stop if ends_spare else 0
         if due and stop == self._prompt_tokens:
@@ -189,6 +182,30 @@ class PublishedTokens:
             parts.controller.committed(boundary)
             if parts.controller.writes_late and parts.tree.transfers.is_boundary(boundary):
                 self._note_end(boundary)
+
+    def _hand_over(
+        self, result: InsertResult, stop: int, due: dict[int, int], keep_windows: bool, *, again: bool = False
+    ) -> int:
+        """The tree has taken the pages up to a length, but for those that it had. Returns how many were freed for that.
+
+        Idempotent, wherever it was interrupted before, if it is made `again`.
+        """
+        parts, freed = self._resources, 0
+        keep_windows = keep_windows and any(name in result.canonical for name, _ in parts.layout.windows)
+        if self._states is not None and due:
+            self._states.forget(due)
+        self._tables.put_canonical(result, stop, keep_windows=keep_windows)
+        if result.duplicates or result.replaced:
+            freed = parts.device.free_unused(result, again=again)
+        if self.save_at:
+            self.saved.update([length for length in self.save_at if length == stop or length in due])
+        boundary = result.boundary
+        if stop >= self.committed:
+            self.committed = stop
+            self.boundary = boundary = self._locks.lock_paths(boundary)
+        if keep_windows:
+            self._locks.lock_windows(boundary)
+        return freed
 
     def _keep_spare_end(self) -> None:
         """The windows at the end of what was published are spare no more."""

@@ -145,18 +145,39 @@ class StatePages:
     def restore(self, saves: Mapping[int, int]) -> None:
         """Go back to the pages for saved states that there were, none of which was freed since; free all others."""
         added = set(self.saves.values()).difference(saves.values())
-        self.saves = dict(saves)
-        if added:
-            self._device.free(self.name, np.array(sorted(added), np.int64))
+        try:
+            if added:
+                self._device.free(self.name, np.array(sorted(added), np.int64))
+            self.saves = dict(saves)
+        except BaseException:
+            self._forget_freed()
+            raise
 
     def _free(self, lengths: Iterable[int]) -> None:
-        pages = [self.saves.pop(length) for length in list(lengths)]
-        if pages:
-            self._device.free(self.name, np.array(pages, np.int64))
+        freed = {length: self.saves[length] for length in lengths}
+        if not freed:
+            return
+        try:
+            self._device.free(self.name, np.array(list(freed.values()), np.int64))
+            self.saves = {length: page for length, page in self.saves.items() if length not in freed}
+        except BaseException:
+            self._forget_freed()
+            raise
+
+    def _forget_freed(self) -> None:
+        """Something was interrupted: what is free now is not the lease's any more."""
+        self.saves = {length: page for length, page in self.saves.items() if self._device.has_allocated(self.name, page)}
+        if self.running is not None and not self._device.has_allocated(self.name, self.running):
+            self.running = None
 
     def free(self) -> None:
         """Free all of them."""
         pages = [*self.saves.values(), *([] if self.running is None else [self.running])]
-        self.saves, self.running = {}, None
-        if pages:
+        if not pages:
+            return
+        try:
             self._device.free(self.name, np.array(pages, np.int64))
+            self.saves, self.running = {}, None
+        except BaseException:
+            self._forget_freed()
+            raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from unified_tree.controllers.latency import LatencyStats
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
-from unified_tree.printable import printable
+from unified_tree.printable import printable, traceback_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
@@ -330,9 +330,7 @@ class CacheCounters:
     refused: int = 0
     loads: int = 0
     load_wait_ns: int = 0
-    transfers: dict[EffectKind, TransferCounters] = field(
-        default_factory=lambda: {kind: TransferCounters() for kind in EffectKind}
-    )
+    transfers: dict[EffectKind, TransferCounters] = field(init=False)
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
@@ -354,6 +352,9 @@ class CacheCounters:
             self.observer = None
         self.count_drop(OBSERVER_FAILED)
 
+    def __post_init__(self) -> None:
+        self.transfers = {kind: TransferCounters(self.tell) for kind in EffectKind}
+
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""
         self.victims[tier, name] = self.victims.get((tier, name), 0) + result.victims
@@ -366,6 +367,18 @@ class CacheCounters:
             self.lost += result.lost
         if self.observer is not None:
             self.observer.evicted(tier, name, result)
+
+    def tell(self, call: Callable[..., object], *arguments: object) -> None:
+        """Tell an observer other than the watcher of what was done. What it raises ends no step: it is counted as a drop, and
+        logged with its traceback the 1st, 2nd, 4th, 8th … time.
+        """
+        try:
+            call(*arguments)
+        except Exception as error:  # foreign code in the middle of a call that is done
+            self.count_drop(OBSERVER_FAILED)
+            count = self.drops[OBSERVER_FAILED]
+            if count & (count - 1) == 0:
+                LOG.error("an observer failed: %s: %s", call, traceback_of(error))
 
     def count_drop(self, reason: str) -> None:
         """Count and log an operation that was dropped or failed. Of reasons that others word, the first MAX_REASONS are told

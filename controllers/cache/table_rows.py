@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from unified_tree.controllers.cache.page_table import FIRST_HELD, PRIVATE_FROM, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-NO_PAGES: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+    from unified_tree.controllers.host.tier_pages import TierPages
 
 
 class NewPages(NamedTuple):
@@ -81,33 +80,58 @@ class TableRows:
         self._sizes[cells.rows] = cells.pages + 1  # of a row's places the last comes last
         return NewPages(cells.rows, cells.pages, ids)
 
-    def release_fronts(self, first_kept: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See PageTable.release_front."""
+    def take_back(self, cells: Cells) -> None:
+        """Undo an `append`, whether it was made or not."""
+        self._sizes[cells.rows[::-1]] = cells.pages[::-1]  # of a row's places the first comes last
+
+    def free_fronts(self, first_kept: NDArray[np.int64], name: str, device: TierPages) -> None:
+        """Release the indices of each row below one, and free the private pages among them."""
         first_kept = np.minimum(first_kept, self._sizes)
         rows = (first_kept > self._first_held).nonzero()[0]
         if not rows.size:
-            return NO_PAGES
+            return
         last = first_kept.take(rows)
         cells = _cells(rows, self._first_held.take(rows), last)
         at = self._offsets.take(cells.rows) + cells.pages
         private: NDArray[np.int64] = self._flat.take(at[cells.pages >= self._private_from.take(cells.rows)])
+        private_from = np.maximum(self._private_from.take(rows), last)
+        try:
+            device.free(name, private)
+            self._drop_fronts(at, rows, last, private_from)
+        except BaseException:
+            if not private.size or not device.has_allocated(name, int(private[0])):
+                self._drop_fronts(at, rows, last, private_from)
+            raise
+
+    def _drop_fronts(
+        self, at: NDArray[np.int64], rows: NDArray[np.int64], last: NDArray[np.int64], private_from: NDArray[np.int64]
+    ) -> None:
+        """Idempotent."""
         self._flat[at] = -1
         self._first_held[rows] = last
-        self._private_from[rows] = np.maximum(self._private_from.take(rows), last)
-        return private
+        self._private_from[rows] = private_from
 
-    def release_backs(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See PageTable.release_back."""
+    def free_backs(self, sizes: NDArray[np.int64], name: str, device: TierPages) -> None:
+        """Release the indices of each row from one on, all private, and free their pages."""
         sizes = np.maximum(sizes, self._first_held)
         rows = (sizes < self._sizes).nonzero()[0]
         if not rows.size:
-            return NO_PAGES
+            return
         cells = _cells(rows, sizes.take(rows), self._sizes.take(rows))
         at = self._offsets.take(cells.rows) + cells.pages
         dropped: NDArray[np.int64] = self._flat.take(at)
+        try:
+            device.free(name, dropped)
+            self._drop_backs(at, rows, sizes.take(rows))
+        except BaseException:
+            if not device.has_allocated(name, int(dropped[0])):
+                self._drop_backs(at, rows, sizes.take(rows))
+            raise
+
+    def _drop_backs(self, at: NDArray[np.int64], rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Idempotent."""
         self._flat[at] = -1
-        self._sizes[rows] = sizes.take(rows)
-        return dropped
+        self._sizes[rows] = sizes
 
 
 def _cells(rows: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> Cells:

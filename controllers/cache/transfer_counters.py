@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 class TransferCounters:
     """What was copied in one direction; see TransferStats.
 
+    Args:
+        tell: see CacheCounters.tell.
+
     Attributes:
         meter: is told of each copy that is counted, its pages by component and its bytes; None for nobody.
     """
 
-    __slots__ = ("component_pages", "count", "latency", "meter", "pages", "size_bytes")
+    __slots__ = ("component_pages", "count", "latency", "meter", "pages", "size_bytes", "tell")
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self.tell = tell
         self.count = 0
         self.pages = 0
         self.size_bytes = 0
@@ -36,4 +40,4 @@ class TransferCounters:
             self.component_pages[name] = self.component_pages.get(name, 0) + count
         self.latency.add(took_s)
         if self.meter is not None:
-            self.meter(pages, size_bytes)
+            self.tell(self.meter, pages, size_bytes)

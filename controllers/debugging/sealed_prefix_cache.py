@@ -79,13 +79,17 @@ class SealedPrefixCache(PrefixCache):
     def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
         """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
         lease = super().acquire(key, checkpoints, **options)
-        self._names[lease] = options.get("request")
-        self._prompts[lease] = (key, sha256(key.data).digest())
-        if lease.is_loading:
-            self._loading.add(lease)
-        else:
-            self._check(lease, "on device", lease.cached_tokens)
-        return lease
+        try:
+            self._names[lease] = options.get("request")
+            self._prompts[lease] = (key, sha256(key.data).digest())
+            if lease.is_loading:
+                self._loading.add(lease)
+            else:
+                self._check(lease, "on device", lease.cached_tokens)
+            return lease
+        except BaseException:  # of whoever reads the pages
+            super().release(lease)
+            raise
 
     def poll(self) -> None:
         """See PrefixCache.poll."""

@@ -69,9 +69,8 @@ class BackupQueue:
 
     def _next(self) -> Boundary:
         """Take the oldest out of the queue."""
-        boundary = self._waiting.popleft()
-        self._is_waiting.remove(boundary)
-        return boundary
+        self._is_waiting.discard(self._waiting[0])
+        return self._waiting.popleft()
 
     @property
     def is_full(self) -> bool:
@@ -111,16 +110,35 @@ class BackupQueue:
 
     def begin(self) -> Effect | None:
         """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""
-        while self.may_begin and not self._at_limit():
-            if not self._is_waiting:
-                if self._idle is None or not self._idle.is_due(self._locked):
-                    break
-                self._add_oldest(self._idle)
-                continue
-            effect = self._begin_one(self._next())
-            if effect is not None:
-                return effect
-        return None
+        effect: Effect | None = None
+        try:
+            while self.may_begin and not self._at_limit():
+                if not self._is_waiting:
+                    if self._idle is None or not self._idle.is_due(self._locked):
+                        break
+                    self._add_oldest(self._idle)
+                    continue
+                effect = self._begin_one(self._next())
+                if effect is not None:
+                    return effect
+            return None
+        except BaseException:
+            self._undo(effect)
+            raise
+
+    def _undo(self, effect: Effect | None) -> None:
+        """A call was interrupted that may have begun a backup."""
+        if effect is not None and effect in self._effects.open:
+            self._host.free_all(self._effects.abort(effect))
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Count what the open backups lock, after a call that was interrupted. Cost: O(open effects)."""
+        self._open = 0
+        self._locked = dict.fromkeys(self._locked, 0)
+        for other in self._effects.open:
+            if other.kind is BACKUP:
+                self._count_locked(other, 1)
 
     def _at_limit(self) -> bool:
         if not self._open:
@@ -137,9 +155,13 @@ class BackupQueue:
         """Start the backup of a boundary, or of what is left of it if it was shortened; optional components for which the host
         has no room are left out.
         """
+        effect: Effect | None = None
         try:
             components = self._components_that_fit(boundary) if self._optional else None
             effect = self._effects.begin_unless_empty(BACKUP, boundary, self._host, components)
+            if effect is not None:
+                self._count_locked(effect, 1)
+            return effect
         except StaleBoundaryError:
             left = self._tree.state.left_of(boundary)
             if left != boundary:
@@ -149,9 +171,9 @@ class BackupQueue:
         except OutOfPagesError:
             self._counters.count_drop("host full")
             return None
-        if effect is not None:
-            self._count_locked(effect, 1)
-        return effect
+        except BaseException:
+            self._undo(effect)
+            raise
 
     def _components_that_fit(self, boundary: Boundary) -> list[str] | None:
         """The components for which the host has room, None for all."""

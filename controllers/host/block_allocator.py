@@ -61,27 +61,38 @@ class BlockAllocator(PageAllocator):
         return self._blocks.free // self._page_blocks
 
     def allocate(self, page_count: int) -> NDArray[np.int64]:
-        ids = super().allocate(page_count)
-        self._blocks.used += page_count * self._page_blocks
-        if self._blocks.tables is not None:
-            self._blocks.tables.assign(self.name, ids)
-        return ids
+        blocks, before, held = self._blocks, self._blocks.used, self.used_pages
+        free = 0 if blocks.tables is None else blocks.tables.free_count
+        ids: NDArray[np.int64] | None = None
+        try:
+            ids = super().allocate(page_count)
+            blocks.used = before + page_count * self._page_blocks
+            if blocks.tables is not None:
+                blocks.tables.assign(self.name, ids)
+            return ids
+        except BaseException:
+            if ids is not None and self.used_pages != held:
+                if blocks.tables is not None and blocks.tables.free_count != free:
+                    blocks.tables.release(self.name, ids)
+                super().free(ids)
+            blocks.used = before
+            raise
 
     def allocate_one(self) -> int:
-        page = super().allocate_one()
-        self._blocks.used += self._page_blocks
-        if self._blocks.tables is not None:
-            self._blocks.tables.assign(self.name, np.array([page], np.int64))
-        return page
+        return int(self.allocate(1)[0])
 
     def free(self, ids: NDArray[np.int64]) -> None:
-        super().free(ids)
-        self._blocks.used -= len(ids) * self._page_blocks
-        if self._blocks.tables is not None:
-            self._blocks.tables.release(self.name, ids)
+        blocks, before, held = self._blocks, self._blocks.used, self.used_pages
+        try:
+            super().free(ids)
+            blocks.used = before - len(ids) * self._page_blocks
+            if blocks.tables is not None:
+                blocks.tables.release(self.name, ids)
+        except BaseException:
+            blocks.used = before
+            if self.used_pages != held:
+                self._go_back(self._stack[: -len(ids)], self._unused)
+            raise
 
     def free_one(self, page: int) -> None:
-        super().free_one(page)
-        self._blocks.used -= self._page_blocks
-        if self._blocks.tables is not None:
-            self._blocks.tables.release(self.name, np.array([page], np.int64))
+        self.free(np.array([page], np.int64))

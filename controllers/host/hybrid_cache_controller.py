@@ -14,6 +14,7 @@ from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.host.load import Load
 from unified_tree.controllers.host.open_transfers import OpenTransfer, OpenTransfers
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages, tier_pages
+from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.node import Tier
@@ -76,7 +77,7 @@ class HybridCacheController:
         self._loaded = counters.transfers[LOAD]
         self._ranks = ranks
         self._backups = BackupQueue(tree, device, self.host, tier, counters)
-        self._transfers = OpenTransfers(tier.engine, ranks, counters, self._finished)
+        self._transfers = OpenTransfers(tier.engine, ranks, counters, self._finished, self._interrupted)
         self._page_bytes = {c.name: c.page_bytes for c in tree.components}
         self._flops_per_token = sum(component.flops_per_token for component in tree.components)
         self._closed = False
@@ -113,18 +114,30 @@ class HybridCacheController:
             self._device.reserve({**needs, **{name: needs.get(name, 0) + count for name, count in spare.items()}})
             return self._device.allocate_all(needs)
 
-        effect = self._tree_transfers.load(boundary, supply)
-        waited = self._transfers.below(effect)
-        if any(opened.is_cancelled for opened in waited):
-            self._device.free_all(self._effects.abort(effect))
-            raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
-        waited.append(self._transfers.begin(effect))
-        receipt = self._tree_transfers.lock_present(boundary)
-        load = Load([opened.ticket for opened in waited], receipt, tokens, self._size_bytes(effect))
-        for opened in waited:
-            opened.add_load(load)
-        self._counters.loads += 1
-        return load
+        effect: Effect | None = None
+        load: Load | None = None
+        try:
+            effect = self._tree_transfers.load(boundary, supply)
+            waited = self._transfers.below(effect)
+            if any(opened.is_cancelled for opened in waited):
+                raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
+            waited.append(self._transfers.begin(effect))
+            receipt = self._tree_transfers.lock_present(boundary)
+            load = Load([opened.ticket for opened in waited], receipt, tokens, self._size_bytes(effect))
+            for opened in waited:
+                opened.add_load(load)
+            self._counters.loads += 1
+            return load
+        except BaseException:
+            if load is not None:
+                self.release(load)
+            if effect is not None and effect in self._effects.open:
+                begun: object = effect.transfer
+                if isinstance(begun, OpenTransfer):
+                    self._transfers.cancel(begun)
+                else:
+                    self._device.free_all(self._effects.abort(effect))
+            raise
 
     def _size_bytes(self, effect: Effect) -> int:
         size_bytes = 0
@@ -193,8 +206,15 @@ class HybridCacheController:
 
     def _start_backups(self) -> None:
         self._backups.feeds_store = self.storage is not None
-        while (effect := self._backups.begin()) is not None:
-            self._transfers.begin(effect)
+        effect: Effect | None = None
+        try:
+            while (effect := self._backups.begin()) is not None:
+                self._transfers.begin(effect)
+        except BaseException:
+            if effect is not None and effect.transfer is None and effect in self._effects.open:
+                self.host.free_all(self._effects.abort(effect))
+            self._backups.count_anew()
+            raise
         self._transfers.submit()
 
     def _finished(self, opened: OpenTransfer, error: str | None) -> None:
@@ -228,6 +248,24 @@ class HybridCacheController:
             except StaleBoundaryError as stale:
                 load.fail(str(stale))
                 load.release()
+
+    def _interrupted(self, opened: OpenTransfer, error: str | None) -> None:
+        """What `_finished` was interrupted in: free the targets that the tree did not take, and what waits has ended."""
+        effect = opened.effect
+        is_load = effect.kind is LOAD
+        if effect in self._effects.open:
+            self._free(self._effects.abort(effect), is_load)
+        else:
+            pages = self._device if is_load else self.host
+            if not effect.receipt.is_released:
+                effect.receipt.release()
+            for name, ids in effect.unused.items():
+                if ids.size and isinstance(pages, TierPages) and pages.has_allocated(name, int(ids[0])):
+                    pages.free(name, ids)
+        self._backups.count_anew()
+        for load in opened.loads or ():
+            load.transfer_ended(opened.ticket, error)
+            load.fail("a call was interrupted")
 
     def _free(self, targets: dict[str, NDArray[np.int64]], is_load: bool) -> None:
         """Free targets of a transfer that the tree did not take."""

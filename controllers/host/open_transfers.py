@@ -36,11 +36,13 @@ class Stage(Enum):
 
     QUEUED = "queued"
     IN_ENGINE = "in the engine"
+    ENDING = "about to end here"
     ENDED = "ended here"
 
 
 QUEUED: Final = Stage.QUEUED
 IN_ENGINE: Final = Stage.IN_ENGINE
+ENDING: Final = Stage.ENDING
 ENDED: Final = Stage.ENDED
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
 
@@ -92,6 +94,7 @@ class OpenTransfers:
         ranks: agreement with the other ranks, before an ended copy takes effect.
         counters: counts events.
         finished: called once with every transfer and its error when it is finished; it acknowledges or aborts the effect.
+        interrupted: called if `finished` raised; it does what is left to do.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class OpenTransfers:
         ranks: RankAgreement,
         counters: CacheCounters,
         finished: Callable[[OpenTransfer, str | None], None],
+        interrupted: Callable[[OpenTransfer, str | None], None],
     ) -> None:
         self._engine: Any = engine  # of another package, maybe: compiled code would refuse in its own words what it reports
         self._poll_engine: Any = self._engine.poll  # to look it up takes as long as an idle engine's answer
@@ -107,9 +111,11 @@ class OpenTransfers:
         self._is_single_rank = ranks.is_single_rank
         self._counters = counters
         self._finished = finished
+        self._interrupted = interrupted
         self._last_ticket = 0
         self._open: dict[int, OpenTransfer] = {}
         self._queue: list[OpenTransfer] = []
+        self._unfinished: list[Any] = []
         self._closed = False
 
     def __len__(self) -> int:
@@ -125,10 +131,17 @@ class OpenTransfers:
         opened = OpenTransfer(ticket, effect, 0)
         if not self._is_single_rank:
             opened.number = self._ranks.begin(opened.kind)
-        self._last_ticket = ticket
-        self._queue.append(opened)
-        self._open[ticket] = effect.transfer = opened
-        return opened
+        try:
+            self._last_ticket = ticket
+            self._open[ticket] = effect.transfer = opened
+            self._queue.append(opened)
+            return opened
+        except BaseException:
+            self._open.pop(ticket, None)
+            if opened in self._queue:
+                self._queue.remove(opened)
+            effect.transfer = None
+            raise
 
     def below(self, effect: Effect) -> list[OpenTransfer]:
         """The open transfers that copy the rest of what an effect's boundary needs, in the order in which they started."""
@@ -148,17 +161,22 @@ class OpenTransfers:
         """
         if not self._queue:
             return
-        queue, self._queue = self._queue, []
-        transfers: list[Transfer] = []
-        for opened in queue:
-            opened.stage = IN_ENGINE
-            transfers.append(record(Transfer, (opened.ticket, opened.effect.kind, opened.effect.copies)))
+        queue = self._queue
         try:
+            self._queue = []
+            transfers: list[Transfer] = []
+            for opened in queue:
+                opened.stage = IN_ENGINE
+                transfers.append(record(Transfer, (opened.ticket, opened.effect.kind, opened.effect.copies)))
             self._engine.submit(transfers)
         except TransferError as error:
             self._fail(queue, str(error))
             raise
         except BaseException as error:  # raised on; whether the engine has taken some of them is not known
+            self._queue = []
+            for opened in queue:
+                if opened.stage is QUEUED:
+                    opened.stage = IN_ENGINE
             try:
                 self._cancel_and_wait(queue)
             finally:
@@ -186,15 +204,20 @@ class OpenTransfers:
 
     def _apply_completions(self) -> None:
         completions = self._poll_engine()
-        if completions:
-            for completion in completions:
+        if completions or self._unfinished:
+            self._unfinished += completions  # each stays here until it is applied, should a call be interrupted
+            while self._unfinished:
+                completion = self._unfinished[0]
                 opened = self._expected(completion)
                 if opened is not None:
                     self._end(opened, _said(completion))
+                del self._unfinished[0]
 
     def _expected(self, completion: Any) -> OpenTransfer | None:
         """The transfer of a completion, which has left the engine; None for an unexpected completion, which is counted."""
         opened = self._open.get(completion.ticket)
+        if opened is not None and opened.stage is ENDING:
+            return opened
         if opened is None or opened.stage is not IN_ENGINE:
             self._counters.count_drop("completion not expected")
             return None
@@ -254,25 +277,28 @@ class OpenTransfers:
 
     def _all_in_engine(self) -> list[OpenTransfer]:
         """What the engine has, by ticket."""
-        return [opened for opened in self._open.values() if opened.stage is IN_ENGINE]
+        return [opened for opened in self._open.values() if opened.stage is IN_ENGINE or opened.stage is ENDING]
 
     def _fail(self, transfers: list[OpenTransfer], error: str) -> None:
         """Fail those of these transfers, given by ticket, that are still in the engine."""
         for opened in transfers:
-            if opened.stage is IN_ENGINE:
+            if opened.stage is IN_ENGINE or opened.stage is ENDING:
                 self._end(opened, error)
 
     def _end(self, opened: OpenTransfer, error: str | None) -> None:
-        """End a transfer here; it is finished when it has ended on every rank."""
-        opened.stage = ENDED
+        """End a transfer here; it is finished when it has ended on every rank. Idempotent until it has."""
+        opened.stage = ENDING
         opened.error = error
         if self._is_single_rank:
             self._finish(opened, error)
         else:
             self._ranks.end(opened.kind, opened.number, error, self._finish, opened)
+        opened.stage = ENDED
 
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
-        """Finish a transfer that has ended on all ranks, once its dependencies are finished."""
+        """Finish a transfer that has ended on all ranks, once its dependencies are finished. Idempotent."""
+        if opened.ticket not in self._open:
+            return
         for other in opened.effect.after:
             below = other.transfer
             if isinstance(below, OpenTransfer):
@@ -280,12 +306,18 @@ class OpenTransfers:
                     below.above = []
                 below.above.append((opened, error))
                 return
-        del self._open[opened.ticket]
-        opened.effect.transfer = None
-        if not self._is_single_rank:
-            boundary = opened.effect.boundary
-            self._ranks.record(f"{boundary.node} {boundary.length} {error is None}")
-        self._finished(opened, error)
+        try:
+            self._open.pop(opened.ticket, None)
+            opened.effect.transfer = None
+            if not self._is_single_rank:
+                boundary = opened.effect.boundary
+                self._ranks.record(f"{boundary.node} {boundary.length} {error is None}")
+            self._finished(opened, error)
+        except BaseException:
+            self._open.pop(opened.ticket, None)
+            opened.effect.transfer = None
+            self._interrupted(opened, error)
+            raise
         if opened.above is not None:
             for above, its_error in opened.above:
                 self._finish(above, its_error)
@@ -302,7 +334,9 @@ class OpenTransfers:
     def _finish_all(self) -> None:
         outcomes: dict[OpenTransfer, str | None] = {}
         if self._is_single_rank:
-            outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is ENDED}
+            outcomes = {
+                opened: opened.error for opened in self._open.values() if opened.stage is ENDED or opened.stage is ENDING
+            }
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:

@@ -22,7 +22,8 @@ class PageAllocator:
 
     At most 2**32 ids can be tracked: a larger pool, or one without a limit, allocates no more than that many pages.
 
-    Pages never used are a counter; freed pages are on a stack and are allocated first.
+    Pages never used are a counter; freed pages are on a stack and are allocated first. A call that raises, whatever it raises
+    and wherever it is interrupted, has allocated and freed nothing.
 
     Args:
         name: of the component, for messages.
@@ -38,7 +39,6 @@ class PageAllocator:
         "_unused",
         "name",
         "page_count",
-        "used_pages",
     )
 
     def __init__(self, name: str, page_count: Any) -> None:  # unchecked: compiled code would refuse in its own words
@@ -46,7 +46,6 @@ class PageAllocator:
             raise ConfigurationError(f"{name}: a pool needs a positive number of pages, not {page_count!r}")
         self.name = name
         self.page_count: int | None = page_count
-        self.used_pages = 0
         self._unused = 0  # ids from here on were never handed out
         self._run_begin = 0
         self._run = np.empty(0, np.int64)  # the ids from there on
@@ -55,9 +54,14 @@ class PageAllocator:
         self._allocated = PageSet(self._limit)
 
     @property
+    def used_pages(self) -> int:
+        """How many pages are allocated."""
+        return self._unused - len(self._stack)
+
+    @property
     def free_pages(self) -> int:
         """How many pages can be allocated now; a very large number if there is no limit."""
-        return self._limit - self.used_pages
+        return self._limit - self._unused + len(self._stack)
 
     def allocate(self, page_count: int) -> NDArray[np.int64]:
         """`page_count` page ids, int64. Raises OutOfPagesError with nothing changed. Cost: O(page_count)."""
@@ -65,32 +69,45 @@ class PageAllocator:
             raise PageError(f"{self.name}: cannot allocate {page_count} pages")
         if page_count > self.free_pages:
             raise self._refusal(page_count)
-        kept = len(self._stack) - page_count
+        kept, unused = len(self._stack) - page_count, self._unused
+        freed = self._stack[max(0, kept) :]
         try:
-            ids = self._with_unused(page_count) if kept < 0 else np.frombuffer(self._stack[kept:], INT64)
+            ids = self._with_unused(page_count) if kept < 0 else np.frombuffer(freed, INT64)
             self._allocated.add(ids)
+            del self._stack[max(0, kept) :]
+            return ids
         except (MemoryError, PageError) as error:
             raise self._lack_of_memory(page_count) from error
-        del self._stack[max(0, kept) :]
-        self.used_pages += page_count
-        return ids
+        except BaseException:
+            self._go_back(self._stack[: max(0, kept)] + freed, unused)
+            raise
 
     def allocate_one(self) -> int:
         """One page id, the same as `allocate(1)` would return. Raises as that. Cost: O(1)."""
         if not self.free_pages:
             raise self._refusal(1)
-        if self._stack:
-            page: int = self._stack.pop()
-        else:
-            page = self._unused
-            try:
-                self._allocated.cover(page + 1)
-            except PageError as error:
-                raise self._lack_of_memory(1) from error
-            self._unused = page + 1
-        self._allocated.add_one(page)
-        self.used_pages += 1
-        return page
+        unused = self._unused
+        try:
+            if self._stack:
+                self._allocated.add_one(self._stack[-1])
+                return self._stack.pop()
+            self._allocated.cover(unused + 1)
+            self._allocated.add_one(unused)
+            self._unused = unused + 1
+            return unused
+        except PageError as error:
+            raise self._lack_of_memory(1) from error
+        except BaseException:
+            self._go_back(self._stack, unused)
+            raise
+
+    def _go_back(self, freed: array[int], unused: int) -> None:
+        """Undo what was interrupted: these are the freed pages, and those from `unused` on were never handed out."""
+        self._stack, self._unused = freed, unused
+        self._allocated = PageSet(self._limit)
+        self._allocated.cover(unused)
+        self._allocated.add(np.arange(unused, dtype=np.int64))
+        self._allocated.discard(freed.tobytes())
 
     def _refusal(self, page_count: int) -> OutOfPagesError:
         return OutOfPagesError(
@@ -139,19 +156,22 @@ class PageAllocator:
         before = len(self._stack)
         try:
             self._stack.frombytes(ids.tobytes())  # first, because there may be no memory
-            are_freed = self._allocated.discard_all(ids)
+            if self._allocated.discard_all(ids):
+                return
         except BaseException:
-            del self._stack[before:]
+            self._go_back(self._stack[:before], self._unused)
             raise
-        if not are_freed:
-            del self._stack[before:]
-            raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
-        self.used_pages -= count
+        del self._stack[before:]
+        raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
 
     def free_one(self, page: int) -> None:
         """As `free`, for one page. Cost: O(1)."""
         if not self._allocated.contains(page):
             raise PageError(f"{self.name}: freed page {page}, which is not allocated")
-        self._stack.append(page)
-        self._allocated.discard_one(page)
-        self.used_pages -= 1
+        before = len(self._stack)
+        try:
+            self._allocated.discard_one(page)
+            self._stack.append(page)
+        except BaseException:
+            self._go_back(self._stack[:before], self._unused)
+            raise

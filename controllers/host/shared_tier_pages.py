@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.block_allocator import BlockAllocator, Blocks
-from unified_tree.controllers.host.tier_pages import TierPages, least_cut
+from unified_tree.controllers.host.tier_pages import NOTHING, TierPages, least_cut
 from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier
 
@@ -83,22 +83,26 @@ class SharedTierPages(TierPages):
         if wanted > self.blocks.free:
             raise self._refusal(short[0], needs[short[0]], "but what could be evicted stands above what is locked")
 
-    def check(self, needs: Mapping[str, int]) -> list[str]:
+    def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:
         """The pools for whose pages blocks are lacking: all that were named, or none. Raises OutOfPagesError if eviction could
-        not help. Changes nothing. Cost: O(components).
+        not help. Changes nothing. For `pinned` see TierPages.check. Cost: O(components).
         """
         missing = self._blocks_of(needs) - self.blocks.free
         if missing <= 0:
             return []
         short = [name for name, count in needs.items() if count]
-        if missing > self.shared.evictable_blocks:
+        if missing > self.shared.evictable_blocks - self._blocks_of(pinned):
             largest = max(short, key=lambda name: needs[name] * self._page_blocks[name])
             raise self._refusal(largest, needs[largest], "the rest is locked, leased, on its way, or needed by the other pools")
         return short
 
-    def fits(self, needs: Mapping[str, int]) -> bool:
+    def fits(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> bool:
         """Whether there are so many blocks, free or evictable. Cost: O(components)."""
-        return self._blocks_of(needs) <= self.available_blocks
+        return self._blocks_of(needs) <= self.available_blocks - self._blocks_of(pinned)
+
+    def are_free(self, needs: Mapping[str, int]) -> bool:
+        """Whether so many blocks are free. Cost: O(components)."""
+        return self._blocks_of(needs) <= self.blocks.free
 
     @property
     def available_blocks(self) -> int:
@@ -118,7 +122,13 @@ class SharedTierPages(TierPages):
 
     def _evict_blocks(self, name: str, count: int) -> EvictResult:
         """Evict blocks of any pool, for pages of one."""
-        result = self._tree.evict_blocks(count, self._tier, cut_pages=self._cuts[name])
-        self.free_evicted(result)
-        self._counters.evicted(self._tier, name, result)
-        return result
+        result: EvictResult | None = None
+        try:
+            result = self._tree.evict_blocks(count, self._tier, cut_pages=self._cuts[name])
+            self.free_evicted(result)
+            self._counters.evicted(self._tier, name, result)
+            return result
+        except BaseException:
+            if result is not None:
+                self.free_rest(result)
+            raise

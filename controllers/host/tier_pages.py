@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
+NOTHING: Final[dict[str, int]] = {}
 CUT_TOKENS: Final = 32
 CUT_SHARE: Final = 128
 """A leaf is cut to what is needed, but loses no less than so many tokens and this part of its pool: a call frees room for some
@@ -122,7 +123,7 @@ class TierPages(PageSource):
     def landed(self, boundary: Boundary) -> None:
         """Pages that did not come from an insert are the tree's now, on the path to a boundary."""
         if self.watcher is not None:
-            self.watcher.landed(self._tier, boundary)
+            self._counters.tell(self.watcher.landed, self._tier, boundary)
 
     def allocate_one(self, name: str) -> int:
         """A page id that was reserved; see PageAllocator.allocate_one."""
@@ -143,10 +144,10 @@ class TierPages(PageSource):
         try:
             for name, count in needs.items():
                 taken[name] = self.allocators[name].allocate(count)
-        except OutOfPagesError:
+            return taken
+        except BaseException:
             self.free_all(taken)
             raise
-        return taken
 
     def take_each(self, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
         """See PageSource.take_each."""
@@ -156,13 +157,12 @@ class TierPages(PageSource):
         taken: list[NDArray[np.int64]] = []
         try:
             for at in range(len(components)):
-                ids = self.allocators[names[components[at]]].allocate(counts[at])
-                taken.append(ids)
-        except OutOfPagesError:
+                taken.append(self.allocators[names[components[at]]].allocate(counts[at]))  # noqa: PERF401, each must be known
+            return taken
+        except BaseException:
             for i, pages in zip(components, taken, strict=False):
                 self.free(names[i], pages)
             raise
-        return taken
 
     def _are_free(self, components: list[int], counts: list[int]) -> bool:
         """Whether so many pages can be allocated without an eviction."""
@@ -174,14 +174,18 @@ class TierPages(PageSource):
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Free pages; see PageAllocator.free."""
         if self.watcher is not None:
-            self.watcher.freed(self._tier, name, ids)
+            self._counters.tell(self.watcher.freed, self._tier, name, ids)
         self.allocators[name].free(ids)
 
     def free_one(self, name: str, page: int) -> None:
         """Free a page; see PageAllocator.free_one."""
         if self.watcher is not None:
-            self.watcher.freed(self._tier, name, np.array([page], np.int64))
+            self._counters.tell(self.watcher.freed, self._tier, name, np.array([page], np.int64))
         self.allocators[name].free_one(page)
+
+    def has_allocated(self, name: str, page: int) -> bool:
+        """Whether a page is not free; so whether a free that was interrupted has been made. Cost: O(1)."""
+        return self.allocators[name].is_allocated(page)
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages of several pools."""
@@ -195,12 +199,18 @@ class TierPages(PageSource):
             assert self.other_tier is not None, "without another tier nothing is freed there"
             self.other_tier.free_all(result.freed_elsewhere)
 
-    def free_unused(self, result: InsertResult) -> int:
-        """Free the pages that an insert returned; returns how many pages."""
+    def free_unused(self, result: InsertResult, *, again: bool = False) -> int:
+        """Free the pages that an insert returned; returns how many pages.
+
+        Args:
+            again: this was interrupted, and some may be free already.
+        """
         count = 0
         for pages in (result.duplicates, result.replaced):
-            self.free_all(pages)
-            count += sum(ids.size for ids in pages.values())
+            for name, ids in pages.items():
+                if not again or self.has_allocated(name, int(ids[0])):
+                    self.free(name, ids)
+                    count += ids.size
         return count
 
     def reserve(self, needs: Mapping[str, int]) -> None:
@@ -224,17 +234,28 @@ class TierPages(PageSource):
             result = merged(result, self._evict_from(name, count if already is None else max(0, count - already.size)))
         return result
 
-    def check(self, needs: Mapping[str, int]) -> list[str]:
-        """The pools that are short of free pages. Raises OutOfPagesError if eviction could not help. Changes nothing."""
+    def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:
+        """The pools that are short of free pages. Raises OutOfPagesError if eviction could not help. Changes nothing.
+
+        Args:
+            pinned: evictable pages by component that will be locked before.
+        """
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
-            if needs[name] - self.allocators[name].free_pages > self._evictable(name):
+            if needs[name] - self.allocators[name].free_pages > self._evictable(name) - pinned.get(name, 0):
                 raise self._refusal(name, needs[name], "the rest is locked, leased or on its way")
         return short
 
-    def fits(self, needs: Mapping[str, int]) -> bool:
-        """Whether each pool has so many free or evictable pages. Cost: O(components)."""
-        return all(count <= self.allocators[name].free_pages + self._evictable(name) for name, count in needs.items())
+    def fits(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> bool:
+        """Whether each pool has so many free or evictable pages; for `pinned` see `check`. Cost: O(components)."""
+        return all(
+            count + pinned.get(name, 0) <= self.allocators[name].free_pages + self._evictable(name)
+            for name, count in needs.items()
+        )
+
+    def are_free(self, needs: Mapping[str, int]) -> bool:
+        """Whether each pool has so many free pages. Cost: O(components)."""
+        return all(count <= self.allocators[name].free_pages for name, count in needs.items())
 
     def _evictable(self, name: str) -> int:
         """Pages of a pool that could be evicted."""
@@ -273,10 +294,23 @@ class TierPages(PageSource):
 
     def _evict_from(self, name: str, page_count: int) -> EvictResult:
         """Every eviction of this tier passes here, so that what was evicted is counted and told."""
-        result = self._tree.evict({name: page_count}, self._tier, cut_pages=self._cuts[name])
-        self.free_evicted(result)
-        self._counters.evicted(self._tier, name, result)
-        return result
+        result: EvictResult | None = None
+        try:
+            result = self._tree.evict({name: page_count}, self._tier, cut_pages=self._cuts[name])
+            self.free_evicted(result)
+            self._counters.evicted(self._tier, name, result)
+            return result
+        except BaseException:
+            if result is not None:
+                self.free_rest(result)
+            raise
+
+    def free_rest(self, result: EvictResult) -> None:
+        """As `free_evicted`, which was interrupted: free what it has not freed."""
+        for tier, freed in ((self, result.freed), (self.other_tier, result.freed_elsewhere)):
+            for name, ids in freed.items():
+                if ids.size and isinstance(tier, TierPages) and tier.has_allocated(name, int(ids[0])):
+                    tier.free(name, ids)
 
 
 def merged(first: EvictResult, second: EvictResult) -> EvictResult:

@@ -73,7 +73,7 @@ class DeviceTier:
     def landed(self, boundary: Boundary) -> None:
         """Pages that were loaded are the tree's now, on the path to a boundary."""
         if self.watcher is not None:
-            self.watcher.landed(Tier.DEVICE, boundary)
+            self._counters.tell(self.watcher.landed, Tier.DEVICE, boundary)
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component.
@@ -158,7 +158,7 @@ class DeviceTier:
         """Free pages of several pools, by component and name."""
         if self.watcher is not None:
             for name, names in pages.items():
-                self.watcher.freed(Tier.DEVICE, name, names)
+                self._counters.tell(self.watcher.freed, Tier.DEVICE, name, names)
         self._pools.free(pages)
 
     def free_evicted(self, result: EvictResult) -> None:

@@ -24,9 +24,15 @@ def test_a_table_keeps_its_numbers_in_a_row_and_takes_them_back() -> None:
     table.put(0, np.arange(10, 16))
     table.start(0, 2)
     table.move_to(np.full(8, -1), row.data)
-    assert table.release_front(3).tolist() == [12] and row.tolist() == [3, 3, 6]
+    assert table.private_before(3).tolist() == [12]
+    table.drop_front(3)
+    assert row.tolist() == [3, 3, 6]
     table.append(16)
-    assert table.release_first() == 13 and table.release_back(5).tolist() == [15, 16] and row.tolist() == [4, 4, 5]
+    assert table.private_first() == 13 and table.private_from_index(5).tolist() == [15, 16]
+    for _ in range(2):
+        table.drop_front(4)
+        table.drop_back(5)
+    assert row.tolist() == [4, 4, 5]
     table.move_to(np.full(5, -1), None)
     row[:] = 0
     assert (table.first_held, table.private_from, table.size) == (4, 4, 5) and table.private().tolist() == [14]

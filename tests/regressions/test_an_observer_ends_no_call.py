@@ -1,0 +1,120 @@
+"""An observer that raised in `acquire` left a lease that its caller never got; in an eviction, a poll or an invalidation it
+ended the call half-way. An error in an insert left tokens that were said to enter for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kinds import FULL
+
+from unified_tree import Key
+from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.cache.traced_prefix_cache import TracedPrefixCache
+from unified_tree.controllers.transfer_engines import NullEngine
+
+
+class Raises:
+    """Whatever it is told, it raises."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*_: object, **__: object) -> Any:
+            self.told.append(name)
+            raise OSError(f"no space left for {name}")
+
+        return call
+
+
+def live(cache: PrefixCache) -> tuple[object, ...]:
+    """All that a cache tells anybody of, and what it is like after that."""
+    for i in range(3):
+        with cache.acquire(Key([i] * 16), reserve_tokens=16) as lease:
+            cache.commit(lease, 16)
+        cache.poll()
+    cache.drain()
+    cache.evict({"full": 8})
+    with cache.acquire(Key([2] * 17), reserve_tokens=18):
+        cache.poll()
+    cache.invalidate()
+    cache.poll()
+    cache.drain()
+    stats = cache.stats()
+    return cache.tree.dump(), cache.lease_count, stats.pools, stats.host_pools, stats.requests, stats.backed_up.pages
+
+
+def made(kind: type[PrefixCache] = PrefixCache, **options: Any) -> PrefixCache:
+    host = HostTier(page_counts={"full": 64}, engine=NullEngine())
+    return kind([FULL], 2, {"full": 20}, host=host, time_s=lambda: 1.0, **options)
+
+
+def test_no_call_is_ended_by_an_observer(caplog: pytest.LogCaptureFixture) -> None:
+    plain, cache, observer = made(), made(), Raises()
+    cache.counters.watcher = cache.counters.sizes = observer  # type: ignore[assignment]
+    cache.device.watcher = observer
+    assert cache.controller is not None
+    cache.controller.host.watcher = observer
+    for counters in cache.counters.transfers.values():
+        counters.meter = lambda *_: observer.metered()
+    with caplog.at_level(logging.ERROR, "unified_tree"):
+        sizes, cache.counters.sizes = cache.counters.sizes, None
+        cache.counters.sizes = sizes
+        assert live_without_sizes(cache) == live_without_sizes(plain)
+    assert cache.stats().drops["observer failed"] == len(observer.told)
+    assert {"acquired", "evicted", "moved", "polled", "invalidated", "freed"} <= set(observer.told)
+    assert "no space left for acquired" in caplog.text
+    assert len(caplog.records) < len(observer.told), "what goes on does not fill a log"
+
+
+def live_without_sizes(cache: PrefixCache) -> tuple[object, ...]:
+    """As `live`; `stats` shows what the models of sizes say, so these go before it is asked."""
+    with cache.acquire(Key([5] * 16), reserve_tokens=16) as lease:
+        cache.commit(lease, 16)
+    cache.counters.sizes = None
+    return live(cache)
+
+
+def test_no_call_is_ended_by_a_tracer() -> None:
+    from opentelemetry.trace import NoOpTracer
+
+    class Broken(NoOpTracer):
+        def start_span(self, *_: Any, **__: Any) -> Any:
+            raise OSError("no collector")
+
+    assert live(made(TracedPrefixCache, tracer=Broken())) == live(made())
+
+
+def test_an_interrupt_in_an_observer_ends_the_request() -> None:
+    cache = made()
+
+    class Interrupts(Raises):
+        def acquired(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    cache.counters.watcher = Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        cache.acquire(Key([1, 2, 3]), reserve_tokens=4)
+    assert cache.lease_count == 0 and cache.stats().pools["full"].used == 0
+
+
+def test_an_insert_that_fails_enters_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = PrefixCache([FULL], 2, {"full": 20})
+    lease = cache.acquire(Key([1, 2, 3, 4]), reserve_tokens=4)
+    state = cache.tree.state
+    if not type(state).__module__.startswith("unified_tree") or not hasattr(state, "__dict__"):
+        return  # compiled: nothing can be put in the place of a method
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "grow", fails)
+        with pytest.raises(MemoryError):
+            cache.commit(lease, np.array([1, 2, 3, 4]))
+    assert state.reuse is not None and state.reuse.entering == 0
