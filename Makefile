@@ -1,11 +1,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
-SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
+PIP := $(BIN)/python -m pip
+comma := ,
+QUIET := -q --disable-pip-version-check
+# What the wheel is made of. All targets share it until one of these changes.
+SOURCES := pyproject.toml setup.py $(shell find unified_tree components controllers -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' -o -path '*/page/*' \) -not -path '*/__pycache__/*')
+# The wheel with these extras, also over an earlier one of the same version.
+INSTALL = $(PIP) install $(QUIET) --force-reinstall --no-deps $(VENV)/wheels/*.whl && \
+    $(PIP) install $(QUIET) -c constraints.txt "$$(echo $(VENV)/wheels/*.whl)[$(1)]"
+# Without a compiler nothing is compiled on purpose, and no import warns of it.
+export UNIFIED_TREE_PURE ?= $(if $(shell command -v $(firstword $(CC))),,1)
 # Exits with 0 where C modules can be compiled, as far as Python goes.
 HAS_HEADERS := 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
-# What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, ranks, what a scheduler does of a store, and the C modules.
+IS_COMPILED = $(BIN)/python -P -c 'import unified_tree, sys; sys.exit(not unified_tree.is_compiled)'
+# Half of the simulation's lives run interpreted, and the other half compiled, where there are both.
+LIVES := tests/sim/test_simulation.py::test_lives
+# What compiling can change: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, ranks, what a scheduler does of a store, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
     tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
     tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/storage_tier \
@@ -24,11 +35,12 @@ replay: $(VENV)/.replay  ## replay a workload through every eviction policy: mak
 
 test: export PYTHONDONTWRITEBYTECODE :=  # each worker, and each server that it starts, would compile all modules again
 test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
-	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE)
-	if $(BIN)/python -P -c 'import unified_tree.matching as m, sys; sys.exit(m.__file__.endswith(".py"))'; then \
-	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect 'tests/sim/test_simulation.py::test_lives[1]'; \
-	elif test -z "$$UNIFIED_TREE_PURE" && command -v cc > /dev/null && $(BIN)/python -c $(HAS_HEADERS); then \
-	    echo "the core was not compiled, although there is a compiler: pip install -v . says why"; exit 1; fi
+	if $(IS_COMPILED); then \
+	    $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --deselect '$(LIVES)[1]' && \
+	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect '$(LIVES)[2]'; \
+	elif test -z "$$UNIFIED_TREE_PURE" && $(BIN)/python -c $(HAS_HEADERS); then \
+	    echo "the core was not compiled, although there is a compiler: pip install -v . says why"; exit 1; \
+	else $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE); fi
 
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s
@@ -44,8 +56,8 @@ bench-storage: $(VENV)/.test  ## the file engine beside raw reads and writes
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.storage import main; sys.exit(main())' $(ARGS)
 
 engines: $(VENV)/.test  ## the clients of storage engines that are not in `test`, whose tests run then
-	$(PIP) '.[lmcache,mooncake]'
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps lmcache==0.5.6
+	$(call INSTALL,lmcache$(comma)mooncake)
+	$(PIP) install $(QUIET) --no-deps lmcache==0.5.6
 
 engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder of its own; ENGINE_PYTHON=… takes an installed one
 	$(if $(ENGINE_PYTHON),,bash tests/e2e/sglang/install.sh .engines/sglang)
@@ -70,12 +82,17 @@ $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.replay: $(VENV)/.base $(SOURCES)
-	$(PIP) '.[replay]'
+$(VENV)/.wheel: $(VENV)/.base $(SOURCES)
+	rm -rf build $(VENV)/wheels
+	$(PIP) wheel $(QUIET) --no-deps -w $(VENV)/wheels .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.base $(SOURCES)
-	$(PIP) '.[replay,test,lint,docs]'
+$(VENV)/.replay: $(VENV)/.wheel constraints.txt
+	$(call INSTALL,replay)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.wheel constraints.txt
+	$(call INSTALL,replay$(comma)test$(comma)lint$(comma)docs)
 	@touch $@ $(VENV)/.replay
 
 clean:

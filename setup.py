@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 HOT = (
     "ages",
@@ -144,45 +144,226 @@ NATIVE = {
 CORE = "unified_tree_core__mypyc"
 """What all hot modules are compiled into; each module's own extension only looks for itself there."""
 
-WITHIN = ["-fvisibility=hidden", "-fno-plt"]
+APART = frozenset(
+    (
+        "causes",
+        "grafting",
+        "in_flight",
+        "miss",
+        "open_effects",
+        "place_memory",
+        "reuse",
+        "visit_fit",
+        "visit_memory",
+        "controllers/cache/layout",
+        "controllers/cache/miss_ledger",
+        "controllers/cache/published_tokens",
+        "controllers/cache/weights",
+        "controllers/cache/weights_names",
+    )
+)
+"""Of the tree and the cache, what is seldom called, or takes much longer than a call."""
+
+FLAGS = ["-g0", "-fvisibility=hidden", "-fno-plt"]
 """What the compiled functions call, they call directly: no other library may put one of its own in the place of theirs."""
 
+QUICK = ["-O1", *FLAGS]
+TUNED = [
+    *QUICK,
+    "-falign-functions",
+    "-falign-jumps",
+    "-falign-loops",
+    "-fcaller-saves",
+    "-fexpensive-optimizations",
+    "-finline-functions",
+    "-finline-small-functions",
+    "-fipa-ra",
+    "-foptimize-sibling-calls",
+    "-fpartial-inlining",
+    "-fpeephole2",
+    "-freorder-blocks-algorithm=stc",
+    "-freorder-blocks-and-partition",
+    "-fschedule-insns2",
+    "-fstrict-aliasing",
+    "-ftree-vrp",
+    "--param=early-inlining-insns=14",
+    "--param=max-inline-insns-auto=30",
+]
+"""Of `-O2` and `-O3` the passes that the tree's operations gain by; gcc takes half of the time of `-O3`."""
 
-def extensions() -> list[Any]:
-    """All that is compiled; none where it cannot be or shall not."""
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    editable = "editable_wheel" in sys.argv or "develop" in sys.argv
-    if editable or os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
-        return []
-    native = [Extension(f"unified_tree.{name.replace('/', '.')}", [source]) for name, source in NATIVE.items()]
-    found = [*native, *hot_modules()]
-    for extension in found:
-        extension.optional = True
-    return found
+NOT_COMPILED = "unified_tree/not_compiled.txt"
+"""Where an installation keeps why it is not compiled, if that was not asked for; its first import says so."""
 
 
-def hot_modules() -> list[Any]:
-    """The hot modules as C extensions; none without mypyc."""
+FAILURES = (BaseError, CCompilerError, OSError)
+"""What a step of setuptools raises."""
+
+
+class NotCompiledError(Exception):
+    """Why the hot modules cannot be compiled here."""
+
+
+class BuildExtensions(build_ext):
+    """Compiles all hot modules or none: where one could not be compiled (for want of memory, say), importing the package would
+    fail, and it can run as it is.
+    """
+
+    def build_extensions(self) -> None:
+        """Compile on all cores, or write down why not."""
+        [core] = [each for each in self.extensions if each.name == CORE]
+        native = [each for each in self.extensions if each.name != CORE]
+        modules = [Path(self.get_ext_fullpath(module_name(name))) for name in HOT]
+        reason = Path(self.build_lib, NOT_COMPILED)
+        for path in (Path(self.get_ext_fullpath(CORE)), *modules, reason):
+            path.unlink(missing_ok=True)  # what an earlier run left would pass for one of this
+        Path(self.build_temp).mkdir(parents=True, exist_ok=True)
+        try:
+            tuned = self.tuned_flags()
+            with ThreadPoolExecutor(cores()) as pool:
+                native_built = [pool.submit(self.build_native, each) for each in native]
+                self.build_core(core, tuned, pool)
+                self.build_modules(modules)
+                for each in native_built:
+                    each.result()
+        except (NotCompiledError, *FAILURES) as error:
+            for path in (Path(self.get_ext_fullpath(CORE)), *modules):
+                path.unlink(missing_ok=True)
+            reason.parent.mkdir(parents=True, exist_ok=True)
+            reason.write_text(f"{' '.join(str(error).split())[:300]}\n", encoding="utf-8")
+            print(f"unified_tree is not compiled: {error}", file=sys.stderr)
+
+    def tuned_flags(self) -> list[str]:
+        """The flags for what is called most. Raises at once where there is no compiler, or none that finds Python's headers."""
+        probe = Path(self.build_temp, "probe.c")
+        probe.write_text("#include <Python.h>\n", encoding="utf-8")
+        try:
+            self.compile_c(probe, [], [])
+        except NotCompiledError as error:
+            raise NotCompiledError(f"{error}, which only includes Python.h") from error
+        if self.compiler.compiler_type != "unix":
+            return []
+        try:
+            self.compile_c(probe, [], TUNED)
+        except NotCompiledError:  # another than gcc
+            return ["-O2", *FLAGS]
+        return TUNED
+
+    def build_native(self, extension: Extension) -> None:
+        """Compile a module of which there is another in Python."""
+        try:
+            self.build_extension(extension)
+        except (NotCompiledError, *FAILURES) as error:
+            print(f"{extension.name} is not compiled: {error}", file=sys.stderr)
+
+    def build_core(self, core: Extension, tuned: list[str], pool: ThreadPoolExecutor) -> None:
+        """Compile the hot modules in parts, and link them."""
+        folder = Path(self.build_temp, "core").resolve()
+        shutil.rmtree(folder, ignore_errors=True)
+        written = write_c(str(folder))
+        common = [each for each in written.extra_compile_args if each != "-Werror"]
+        includes = [*written.include_dirs, str(folder)]
+        compiling = []
+        for part in parts(written.sources, folder):
+            quick = QUICK if tuned else []
+            flags = [*common, *(tuned if part.stem == "together" else quick)]
+            compiling.append(pool.submit(self.compile_c, part, includes, flags))
+        core.extra_objects = [each.result() for each in compiling]
+        self.build_extension(core)
+
+    def build_modules(self, paths: list[Path]) -> None:
+        """The modules' own extensions: copies of one, in which each finds its own beginning."""
+        from mypyc.namegen import exported_name
+
+        folder = Path(self.build_temp, "core").resolve()
+        lines = [f'MODULE({name.rpartition("/")[2]}, "{exported_name(module_name(name))}")\n' for name in HOT]
+        (folder / "modules.h").write_text("".join(lines), encoding="utf-8")
+        (folder / "library.h").write_text(f'#define LIBRARY "{CORE}"\n', encoding="utf-8")
+        first = Extension(module_name(HOT[0]), [])
+        first._needs_stub = False
+        flags = QUICK if self.compiler.compiler_type == "unix" else []
+        first.extra_objects = [self.compile_c(Path("unified_tree/begin.c"), [str(folder)], flags)]
+        first.export_symbols = [f"PyInit_{name.rpartition('/')[2]}" for name in HOT]
+        self.build_extension(first)
+        for path in paths[1:]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(paths[0], path)
+
+    def compile_c(self, source: Path, include_dirs: list[str], flags: list[str]) -> str:
+        """The object file of a C file. Raises NotCompiledError."""
+        try:
+            [made] = self.compiler.compile(
+                [str(source)], output_dir=self.build_temp, include_dirs=include_dirs, extra_postargs=flags
+            )
+        except FAILURES as error:
+            name = getattr(self.compiler, "compiler", [self.compiler.compiler_type])[0]
+            raise NotCompiledError(f"{name} could not compile {source.name}") from error
+        return str(made)
+
+
+def module_name(hot: str) -> str:
+    """The import name of a hot module."""
+    return f"unified_tree.{hot.replace('/', '.')}"
+
+
+def cores() -> int:
+    """How many of the processor's this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def write_c(folder: str) -> Extension:
+    """Have mypyc write the hot modules as C, one file each; the extension that they are compiled into."""
     try:
         from mypyc.build import mypycify
-    except ImportError:
-        return []
+    except ImportError as error:
+        raise NotCompiledError(f"mypyc is not installed ({error})") from error
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
+    paths = [f"unified_tree/{name}.py" for name in HOT]
     try:
-        found = list(
-            mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name=CORE.removesuffix("__mypyc"))
+        core, *_ = mypycify(
+            [*options, *paths], group_name=CORE.removesuffix("__mypyc"), multi_file=True, target_dir=folder, debug_level="0"
         )
-    except SystemExit:  # how mypyc says that it cannot; it printed why
-        return []
-    sources = {source for extension in found for source in extension.sources}
-    document(sources)
-    if not bound_deallocation(sources):
-        print("not compiled: the C that this mypyc writes is not what dealloc.h mends", file=sys.stderr)
-        return []
-    if sys.platform != "win32":
-        for extension in found:
-            extension.extra_compile_args = [*extension.extra_compile_args, *WITHIN]  # mypyc gives all of them one list
-    return found
+    except SystemExit as error:
+        raise NotCompiledError("mypyc cannot compile it, and printed why") from error
+    return core
+
+
+def parts(sources: Iterable[str], folder: Path) -> list[Path]:
+    """The C that mypyc wrote, in a few files, and with what it leaves out: docstrings, and how long chains of objects end.
+
+    What is called most is one file with mypyc's own functions, so that the compiler can inline them. Adapters are one by
+    themselves. A module each would read the headers a hundred times.
+    """
+    codes = documented({Path(source).name: Path(source).read_text(encoding="utf-8") for source in sources})
+    if not any("CPy_TRASHCAN_BEGIN" in code for code in codes.values()):
+        raise NotCompiledError("the C that this mypyc writes is not what dealloc.h mends")
+    modules = {f"__native_{module_name(name).replace('.', '___')}.c": name for name in HOT}
+    shares: dict[str, list[str]] = {name: [] for name in ("together", "others_1", "others_2", "adapters")}
+    shares["together"] = [name for name in codes if not name.startswith("__native_")]  # mypyc's own
+    library = CORE.removesuffix("__mypyc")
+    dealloc = Path("unified_tree/dealloc").resolve().as_posix()
+    headers = [f"__native_{library}.h", f"__native_internal_{library}.h", f"{dealloc}.h"]
+    shares["together"] += [*headers, f"{dealloc}.c"]
+    lengths = dict.fromkeys(("others_1", "others_2"), 0)
+    for name in sorted(codes.keys() - set(shares["together"]), key=lambda name: len(codes[name]), reverse=True):
+        (folder / name).write_text(codes[name], encoding="utf-8")
+        share = share_of(modules.get(name, ""))
+        if share == "others":
+            share = min(lengths, key=lambda each: lengths[each])
+            lengths[share] += len(codes[name])
+        shares[share].append(name)
+    for share, names in shares.items():
+        lines = names if share == "together" else [*headers, *names]
+        (folder / f"{share}.c").write_text("".join(f'#include "{line}"\n' for line in lines), encoding="utf-8")
+    return [folder / f"{share}.c" for share in shares]
+
+
+def share_of(hot: str) -> str:
+    """Which part a hot module goes into."""
+    package, _, _ = hot.rpartition("/")
+    if package in {"controllers/sglang", "controllers/vllm"}:
+        return "adapters"
+    is_called_most = (package in {"", "controllers/cache"} and hot not in APART) or hot == "controllers/host/page_allocator"
+    return "together" if is_called_most else "others"
 
 
 # What carries a docstring in the C of mypyc: modules, functions, properties, native classes and classes of Python's own.
@@ -193,8 +374,8 @@ NATIVE_CLASS = re.compile(r'(?<=PyTypeObject CPyType_)(\w+)(_template_ = {[^}]*\
 OTHER_CLASS = re.compile(r"CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:.*\n)*?.*CPyType_(\w+) = \(PyTypeObject)")
 
 
-def document(sources: set[str]) -> None:
-    """Write the docstrings of the hot modules into the C that mypyc made of them. A test looks whether all are there."""
+def documented(codes: dict[str, str]) -> dict[str, str]:
+    """The C of mypyc with the docstrings of the hot modules. A test looks whether all are there."""
     from mypyc.codegen.cstring import c_string_initializer
 
     texts = {name: c_string_initializer(text.encode()) for source in HOT for name, text in docstrings(source)}
@@ -208,26 +389,12 @@ def document(sources: set[str]) -> None:
     def replace(match: re.Match[str]) -> str:
         return f"PyUnicode_FromString({texts[match[1]]})" if match[1] in texts else match[0]
 
-    for path in map(Path, sources):
-        code = path.read_text(encoding="utf-8")
+    def document(code: str) -> str:
         for pattern in (MODULE, FUNCTION, GETTER, NATIVE_CLASS):
             code = pattern.sub(append, code)
-        path.write_text(OTHER_CLASS.sub(replace, code), encoding="utf-8")
+        return OTHER_CLASS.sub(replace, code)
 
-
-LAST_INCLUDE = re.compile(r'(?<=#include "__native_internal_unified_tree_core.h"\n)')
-
-
-def bound_deallocation(sources: set[str]) -> bool:
-    """Have the C that mypyc made of the hot modules end long chains of objects as `dealloc.h` does; whether it does now."""
-    changed = 0
-    for path in map(Path, sources):
-        code = path.read_text(encoding="utf-8")
-        if "CPy_TRASHCAN_BEGIN" in code:
-            code, count = LAST_INCLUDE.subn(f'#include "{Path("unified_tree/dealloc.h").resolve().as_posix()}"\n', code)
-            path.write_text(code, encoding="utf-8")
-            changed += count
-    return changed == 1
+    return {name: document(code) for name, code in codes.items()}
 
 
 def docstrings(source: str) -> Iterator[tuple[str, str]]:
@@ -245,21 +412,12 @@ def docstrings(source: str) -> Iterator[tuple[str, str]]:
                 yield f"{module}___{node.name}_get_{inner.name}", text
 
 
-class BuildAllOrNothing(build_ext):
-    """Keeps all extensions of the hot modules or none: where one could not be compiled (for want of memory, say), importing the
-    package would fail, and it can run as it is.
-    """
-
-    def run(self) -> None:
-        """Compile, and take back."""
-        names = {CORE, *(f"unified_tree.{name.replace('/', '.')}" for name in HOT)}
-        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions or [] if each.name in names]
-        for path in built:
-            path.unlink(missing_ok=True)  # what an earlier run left would pass for one of this
-        super().run()
-        if not all(path.exists() for path in built):
-            for path in built:
-                path.unlink(missing_ok=True)
+def declared() -> list[Extension]:
+    """All that is compiled; nothing where that is not wanted."""
+    editable = "editable_wheel" in sys.argv or "develop" in sys.argv
+    if editable or os.environ.get("UNIFIED_TREE_PURE"):
+        return []
+    return [Extension(CORE, []), *(Extension(module_name(name), [source]) for name, source in NATIVE.items())]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})
+setup(ext_modules=declared(), cmdclass={"build_ext": BuildExtensions})

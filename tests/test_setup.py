@@ -1,11 +1,16 @@
-"""An installation is compiled, or runs as it is: never half of it."""
+"""An installation is compiled, or runs as it is and says why: never half of it."""
 
 from __future__ import annotations
 
-import runpy
+import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 import sysconfig
+import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,31 +25,150 @@ PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
 
 HAS_COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
 HEADER = Path(sysconfig.get_path("include"), "Python.h")
+COMPILES = pytest.mark.skipif(not (HAS_COMPILER and HEADER.exists()), reason="no C compiler, or no Python.h")
+BUILD = """
+import sys
+import setuptools.build_meta as backend
+folder = sys.argv[1]
+if {metadata}:
+    backend.get_requires_for_build_wheel()
+    backend.prepare_metadata_for_build_wheel(folder)
+else:
+    backend.build_wheel(folder)
+assert not [name for name in sys.modules if name.startswith("mypy")], "the hot modules were written as C"
+"""
 
-pytestmark = pytest.mark.skipif(not (HAS_COMPILER and HEADER.exists()), reason="no C compiler, or no Python.h")
 
-
-@pytest.mark.parametrize("broken", [None, "unified_tree_core__mypyc", "unified_tree.ages"])
-def test_hot_modules_are_compiled_all_or_none(broken: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an earlier run has left in the same folder."""
-    monkeypatch.setenv("UNIFIED_TREE_PURE", "1")
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """setup.py, which sets nothing up."""
     monkeypatch.setattr(setuptools, "setup", lambda **_: None)
-    script: dict[str, Any] = runpy.run_path(str(ROOT / "setup.py"))
-    hot = [script["CORE"], "unified_tree.ages", "unified_tree.node"]
-    names = [*hot, "unified_tree.key_bytes"]
+    spec = importlib.util.spec_from_file_location("setup_of_unified_tree", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
-    def built(broken: str | None) -> set[str]:
-        """The extensions that are there after a run."""
-        extensions = []
-        for name in names:
-            source = tmp_path / f"{name}.c"
-            source.write_text("#error" if name == broken else MODULE.format(name=name.rpartition(".")[2]))
-            extensions.append(setuptools.Extension(name, [str(source)], optional=True))
-        command = script["BuildAllOrNothing"](setuptools.Distribution({"ext_modules": extensions}))
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, for building writes into its folder."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "unified_tree", "components", "controllers"):
+        subprocess.run(["cp", "-a", str(ROOT / name), str(copy)], check=True)
+    return copy
+
+
+def run(source: Path, code: str, folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        cwd=source,
+        env={**os.environ, "UNIFIED_TREE_PURE": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is installed where the compiler fails."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(source, BUILD.format(metadata=False), folder, CC="false")
+    [wheel] = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def test_what_is_asked_before_the_build_compiles_nothing(source: Path, tmp_path: Path) -> None:
+    run(source, BUILD.format(metadata=True), tmp_path)
+
+
+def test_a_compiler_that_fails_is_named_at_the_first_import(uncompiled: Path) -> None:
+    assert not list(uncompiled.rglob("*.so"))
+    code = "import unified_tree, importlib; importlib.reload(unified_tree.build); print(unified_tree.is_compiled)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(uncompiled)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "False\n"
+    [line] = done.stderr.splitlines()
+    assert "could not be compiled when it was installed: false could not compile probe.c" in line
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_command_says_which_build_runs(is_there: bool, uncompiled: Path) -> None:
+    pytest.importorskip("click")
+    shown = subprocess.run(
+        [sys.executable, "-P", "-c", "from unified_tree.controllers.replay.commands import app; app(['--version'])"],
+        env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert (", interpreted: false could not compile probe.c" in shown) == is_there
+    assert is_there or shown.endswith(", interpreted\n")
+
+
+@COMPILES
+@pytest.mark.parametrize("broken", ["nothing", "the core", "the modules"])
+def test_hot_modules_are_compiled_all_or_none(
+    broken: str, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever an earlier run has left in the same folder."""
+    command_class = script.BuildExtensions
+    is_broken = False
+
+    def build_core(command: Any, core: Any, *_: object) -> None:
+        core.sources = [str(tmp_path / f"{core.name}.c")]
+        Path(core.sources[0]).write_text("#error" if is_broken and broken == "the core" else MODULE.format(name=core.name))
+        command.build_extension(core)
+
+    def build_modules(_: object, paths: list[Path]) -> None:
+        for path in paths[: 2 if is_broken and broken == "the modules" else None]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+        if is_broken and broken == "the modules":
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(command_class, "build_core", build_core)
+    monkeypatch.setattr(command_class, "build_modules", build_modules)
+    hot = {script.CORE, *map(script.module_name, script.HOT)}
+
+    def built() -> tuple[set[str], bool]:
+        """The extensions that are there after a run, and whether it says why some are not."""
+        native = tmp_path / "key_bytes.c"
+        native.write_text(MODULE.format(name="key_bytes"))
+        extensions = [setuptools.Extension(script.CORE, []), setuptools.Extension("unified_tree.key_bytes", [str(native)])]
+        command = command_class(setuptools.Distribution({"ext_modules": extensions}))
         command.build_lib, command.build_temp = str(tmp_path / "lib"), str(tmp_path / "temp")
         command.ensure_finalized()
         command.run()
-        return {name for name in names if Path(command.get_ext_fullpath(name)).exists()}
+        names = {name for name in (*hot, "unified_tree.key_bytes") if Path(command.get_ext_fullpath(name)).exists()}
+        return names, Path(command.build_lib, script.NOT_COMPILED).exists()
 
-    assert built(None) == set(names)
-    assert built(broken) == (set(names) if broken is None else {"unified_tree.key_bytes"})
+    assert built() == ({*hot, "unified_tree.key_bytes"}, False)
+    is_broken = broken != "nothing"
+    assert built() == ({"unified_tree.key_bytes"} if is_broken else {*hot, "unified_tree.key_bytes"}, is_broken)
+    is_broken = False
+    assert built() == ({*hot, "unified_tree.key_bytes"}, False)
+
+
+def test_hot_modules_have_different_names(script: ModuleType) -> None:
+    """One extension has the beginnings of all."""
+    names = [name.rpartition("/")[2] for name in script.HOT]
+    assert len(set(names)) == len(names)
+
+
+def test_each_part_has_the_modules_that_are_meant(script: ModuleType) -> None:
+    assert set(script.HOT) >= script.APART
+    assert {script.share_of(name) for name in script.HOT} == {"together", "others", "adapters"}
+    for name in script.HOT:
+        assert (script.share_of(name) == "adapters") == name.startswith(("controllers/sglang/", "controllers/vllm/"))

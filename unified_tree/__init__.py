@@ -4,9 +4,11 @@ Start at `unified_tree.controllers.PrefixCache`, which a scheduler calls, with a
 package is the tree below it: `UnifiedTree`, its `Key`s, `Component`s and results, pure bookkeeping without tensors or threads.
 A match ends at a *boundary*, a length one can resume from: every kind of state that the model requires is there. The protocol
 `EvictionPolicy`, with the `Value`s that it ranks, is for policies of your own. All errors are `UnifiedTreeError`s.
+`is_compiled` is True where the hot modules run compiled, and False where they run interpreted.
 """
 
 from unified_tree.block_budget import BlockBudget
+from unified_tree.build import is_compiled, say_build
 from unified_tree.component import Component
 from unified_tree.coverage import Coverage, Path, Point, Trailing
 from unified_tree.effect import Copy, Effect, EffectKind
@@ -104,5 +106,8 @@ __all__ = [
     "UnifiedTreeError",
     "Value",
     "Violation",
+    "is_compiled",
     "policy_names",
 ]
+
+say_build()

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from unified_tree.build import is_compiled, why_interpreted
 from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.inspector.inspect_command import inspect_command
 from unified_tree.controllers.replay.arguments import Arguments
@@ -29,6 +30,7 @@ from unified_tree.errors import UnifiedTreeError
 from unified_tree.printable import printable
 
 RATIO = Number(min=1e-6, max=1e6)
+BUILD = "compiled" if is_compiled else f"interpreted: {why_interpreted()}".removesuffix(": ").replace("%", "%%")
 WRONG_BYTES = 1
 BAD_INPUT = 2
 LONGEST_MESSAGE = 2000
@@ -61,7 +63,7 @@ def _complain(message: str) -> NoReturn:
 
 
 @click.group(cls=OneLineErrors)
-@click.version_option(package_name="unified-tree")
+@click.version_option(package_name="unified-tree", message=f"%(prog)s, version %(version)s, {BUILD}")
 def app() -> None:
     """A prefix cache for hybrid language models."""
 

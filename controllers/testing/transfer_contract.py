@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.testing.held_copies import HeldCopies
 from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids, transfer
 from unified_tree.controllers.testing.transfer_traffic import Traffic, break_copies
 from unified_tree.controllers.transfer_engines.transfer import Transfer
@@ -253,16 +254,16 @@ def bad_pages_take_no_other_transfer_along(rig: TransferRig) -> None:
 
 def closing_ends_what_is_open(rig: TransferRig) -> None:
     """`close` cancels every transfer; after it nothing moves, `poll` gives the completions, `submit` raises. Idempotent."""
-    count = 1000  # more than any engine ends before `close` is called, even where the thread that calls it has to wait
+    count, held = 1000, HeldCopies(rig)
     rig.engine.submit([transfer(t, (BACKUP, LOAD)[t % 2], full=([t % 8], [t % 8])) for t in range(count)])
-    rig.engine.close()
+    held.during(rig.engine.close, count // 2)
     before = {name: (cells.device.copy(), cells.host.copy()) for name, cells in rig.cells.items()}
     rig.engine.close()
     completions = rig.engine.poll()
     expect_equal(sorted(completion.ticket for completion in completions), list(range(count)), "completions after close")
     errors = {completion.error for completion in completions}
     expect(errors <= {None, "the engine was closed"}, f"the errors of what close ended: {errors}")
-    expect(errors != {None} or rig.ends_in_submit, "close waited for all that was open, instead of cancelling it")
+    expect(errors != {None} or not held.holds, "close waited for all that was open, instead of cancelling it")
     for completion in completions:
         if completion.error and completion.ticket % 2:
             with refusal(TransferError, "will not come: the engine was closed", "the gate of a load that close ended"):

@@ -2,8 +2,8 @@
 
 A failing life names its seed and how to replay it. What was found this way is kept as a test in `regressions`. A default run
 lives 150 lives, which are the same every time, and 5 new ones with every commit, of 150 ticks and about two operations a tick,
-each tick checked whole; and 20 more beside a neighbour. On compiled modules `make test` leaves out the first 75. `make deep`
-lives 1,760 others, 160 of them of 1,000 ticks.
+each tick checked whole; and 20 more beside a neighbour. `make test` lives the first 75 compiled and the next interpreted, where
+there are both. `make deep` lives 1,760 others, 160 of them of 1,000 ticks.
 """
 
 from __future__ import annotations

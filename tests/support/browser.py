@@ -70,7 +70,7 @@ class Browser:
         assert "error" not in answer, f"{answer['error']}: {script}"
         return answer.get("value")
 
-    def wait(self, condition: str, seconds: float = 20) -> Any:
+    def wait(self, condition: str, seconds: float = 120) -> Any:
         """The first true value of an expression; where it raises it is not true yet."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -11,7 +11,7 @@ from pathlib import Path
 def freeze(process: subprocess.Popen[bytes]) -> None:
     """Stop a process, and wait until all its threads have stopped."""
     process.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not all(_is_stopped(task) for task in Path(f"/proc/{process.pid}/task").iterdir()):
         assert time.monotonic() < deadline, "it does not stop"
         time.sleep(0.001)

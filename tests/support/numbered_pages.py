@@ -17,6 +17,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import retry_clock
+
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
 
 SIZE = 64 << 10
@@ -56,10 +58,11 @@ def got(engine: StorageEngine, *numbers: int) -> list[Outcome]:
 
 def until_put(engine: StorageEngine, *numbers: int) -> None:
     """Put pages again and again until all are there."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not set(put(engine, *numbers)) <= {Outcome.DONE, Outcome.PRESENT}:
         assert time.monotonic() < deadline, "nothing can be put any more"
         time.sleep(0.05)
+        retry_clock.let_pass(0.05)
 
 
 def wrong_pages(numbers: Sequence[int], pages: Sequence[memoryview], outcomes: Sequence[Outcome]) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""Far beyond what a busy machine needs: whoever waits so long waits in vain."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 import bind_mount
 import hf3fs_service
 import pytest
+import retry_clock
 from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
 from numbered_pages import FULL, MAMBA, SIZE, check_threads, empty, got, keys, put
 
 from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
-from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
+from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 from unified_tree.errors import ConfigurationError, StorageError
@@ -33,6 +34,12 @@ def service(tmp_path: Path) -> Iterator[MetadataService]:
 
 
 @pytest.fixture
+def stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two calls of a test no pause before a retry is over."""
+    retry_clock.stop(monkeypatch)
+
+
+@pytest.fixture
 def mount(tmp_path: Path) -> Iterator[bind_mount.BindMount]:
     bind_mount.skip_unless_it_runs()
     with bind_mount.BindMount(tmp_path) as made:
@@ -40,10 +47,11 @@ def mount(tmp_path: Path) -> Iterator[bind_mount.BindMount]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+        retry_clock.let_pass(0.05)
 
 
 def descriptors() -> int:
@@ -105,28 +113,48 @@ def test_a_full_rank_evicts_the_least_recently_used(service: MetadataService, tm
     engine.close()
 
 
+class StoppedClock:
+    """The time of this process's engines, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 def test_what_is_read_is_not_recycled_and_what_is_read_too_late_is_no_hit(
-    service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with MetadataService(tmp_path / "state", lease_s=60.0) as service:
+        _read_in_time_and_too_late(service, tmp_path, monkeypatch)
+
+
+def _read_in_time_and_too_late(service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StoppedClock()
+    monkeypatch.setattr(hf3fs_storage, "time", clock)
     reader, writer = opened(service, tmp_path), opened(service, tmp_path)
     put(writer, *range(PAGES))
     read = reader._access.rank.file.read
     met: list[list[Outcome]] = []
 
-    def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
+    def slowly(ranges: Sequence[FileRange]) -> list[Ending]:
         met.append(put(writer, *range(1000, 1000 + PAGES)))
-        return read(ranges, deadline)
+        return read(ranges, time.monotonic() + 60)
 
-    monkeypatch.setattr(type(reader._access.rank.file), "read", lambda _, ranges, deadline: slowly(ranges, deadline))
+    write = writer._access.rank.file.write
+    file = type(reader._access.rank.file)
+    monkeypatch.setattr(file, "write", lambda _, ranges, _deadline: write(ranges, time.monotonic() + 60))
+    monkeypatch.setattr(file, "read", lambda _, ranges, _deadline: slowly(ranges))
     assert got(reader, 0, 1, 2) == [Outcome.DONE] * 3
     assert met[0].count(Outcome.DONE) == PAGES - 3, "three pages are being read"
 
     def beyond_the_lease(ranges: Sequence[FileRange]) -> list[Ending]:
         endings = read(ranges, time.monotonic() + 60)
-        time.sleep(2.2)
+        clock.now_s += 61
         return endings
 
-    monkeypatch.setattr(type(reader._access.rank.file), "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
+    monkeypatch.setattr(file, "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
     assert got(reader, 1000) == [Outcome.FAILED]
     reader.close()
     writer.close()
@@ -269,6 +297,7 @@ def test_another_model_begins_the_rank_anew_and_the_old_one_sees_nothing_of_it(
     new.close()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mount: bind_mount.BindMount) -> None:
     engine = opened(service, mount.point, mount=str(mount.point))
     put(engine, 1, 2)
@@ -278,7 +307,7 @@ def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mou
     assert got(engine, 1) == [Outcome.MISSING] and put(engine, 3) == [Outcome.DROPPED]
     assert not engine.exists("full", keys(1)).any() and engine.stats().is_degraded
     mount.unmount()
-    time.sleep(0.3)
+    retry_clock.let_pass(0.3)
     assert got(engine, 1) == [Outcome.MISSING], "nothing is mounted"
     assert not list(mount.point.iterdir()), "and nothing is written where it should be"
     mount.start()
@@ -287,6 +316,7 @@ def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mou
     engine.close()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_frozen_mount_costs_one_time_out_and_touches_no_page_later(
     service: MetadataService, mount: bind_mount.BindMount
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hf3fs_service
 import pytest
+import retry_clock
 from hf3fs_pages import opened
 from hf3fs_service import MetadataService
 from numbered_pages import SIZE, empty, filled, got, keys, put, until_put, value
@@ -26,6 +27,11 @@ from unified_tree.errors import StorageError
 
 hf3fs_service.skip_unless_it_runs()
 ENTRIES = 4
+
+
+@pytest.fixture(autouse=True)
+def _stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry_clock.stop(monkeypatch)
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def test_late_completions_land_in_nobodys_page(engine: Hf3fsStorage, usrbio: Usr
     for page in pages:
         page[:] = bytes(SIZE)
     usrbio.let_go()
-    time.sleep(0.15)
+    retry_clock.let_pass(0.15)
     assert got(engine, 3, 1, 2) == [Outcome.DONE] * 3, "late completions are told from new ones"
     assert all(page == bytes(SIZE) for page in pages)
 
@@ -140,14 +146,14 @@ def test_requests_that_never_end_take_their_slots_and_the_rest_goes_on(engine: H
     usrbio.fate = fate
     outcomes = got(engine, *range(10))
     assert outcomes.count(Outcome.FAILED) == ENTRIES - 1, "the others went through what was left"
-    time.sleep(0.15)
+    retry_clock.let_pass(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "by one slot"
     usrbio.fate = lambda _: None
     assert got(engine, *range(10)) == [Outcome.FAILED] * 10, "no slot is left"
     assert got(engine, 1) == [Outcome.MISSING]
     usrbio.fate = lambda request: request.memory.nbytes
     usrbio.let_go()
-    time.sleep(0.15)
+    retry_clock.let_pass(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "and nothing was forgotten"
 
 
@@ -173,7 +179,7 @@ def test_a_frozen_and_a_dead_daemon(engine: Hf3fsStorage, usrbio: UsrbioDouble) 
     usrbio.dead = errno.ENOTCONN
     assert got(engine, 1) == [Outcome.FAILED] and got(engine, 1) == [Outcome.MISSING]
     assert not engine.exists("full", keys(1)).any()
-    time.sleep(0.15)
+    retry_clock.let_pass(0.15)
     assert got(engine, 1) == [Outcome.MISSING], "it cannot be opened again yet"
     usrbio.dead = 0
     until_put(engine, 3)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis_server
+import retry_clock
 from numbered_pages import (
     FULL,
     MAMBA,
@@ -38,6 +39,12 @@ redis_server.skip_unless_it_runs()
 
 IMPATIENT: dict[str, Any] = {"connect_timeout_s": 0.5, "request_timeout_s": 0.5, "retry_pause_s": 2.0}
 """For servers that do not answer; others may be slow on a busy machine. The pause is time for a few calls."""
+
+
+@pytest.fixture
+def stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two calls of a test no pause before a retry is over."""
+    retry_clock.stop(monkeypatch)
 
 
 @pytest.fixture
@@ -181,6 +188,7 @@ def test_a_server_that_accepts_and_says_nothing(server: Redis) -> None:
         server.resume()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_killed_server_is_a_store_where_nothing_is_until_it_is_back(server: Redis) -> None:
     engine = opened(server.address, retry_pause_s=2.0)
     put(engine, 1)
@@ -201,6 +209,7 @@ def test_a_killed_server_is_a_store_where_nothing_is_until_it_is_back(server: Re
     engine.close()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_query_that_finds_the_server_gone_says_so(server: Redis) -> None:
     engine = opened(server.address, retry_pause_s=2.0)
     server.stop()
@@ -316,6 +325,7 @@ def test_a_cluster_serves_from_all_its_masters_and_finds_them_by_one(cluster: Cl
     engine.close()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_one_killed_master_takes_its_own_pages_along(cluster: Cluster) -> None:
     engine = opened(cluster.address, cluster=True, retry_pause_s=2.0)
     numbers = range(60)

@@ -21,11 +21,13 @@ from unified_tree.controllers.storage_tier import ThreadJobs
 from unified_tree.controllers.storage_tier.jobs import Job
 from unified_tree.controllers.testing import (
     SimulatedEngine,
+    TransferRig,
     check_jobs,
     check_policy,
     check_prefix_linker,
     check_storage_engine,
     check_transfer_engine,
+    held_copies,
     storage_load_contract,
 )
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine, NullEngine, VirtualClock
@@ -228,6 +230,12 @@ class OpensGates(CpuEngine):
         self._ledger.find(ticket)
 
 
+class Drains(CpuEngine):
+    def close(self) -> None:
+        self.drain()
+        super().close()
+
+
 def failing(movers: Mapping[str, Any]) -> SimulatedEngine:
     """Moves nothing that it was given movers for."""
     del movers
@@ -247,6 +255,13 @@ ENGINES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 def test_a_broken_transfer_engine_is_found(clause: str) -> None:
     with pytest.raises(AssertionError, match=rf"- {clause}: "):
         check_transfer_engine(ENGINES[clause])
+
+
+def test_an_engine_that_copies_everything_before_it_closes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_copies, "PATIENCE_S", 0.0)
+    [check] = [check for check in package.transfer_engine_checks() if check.name == "closing_ends_what_is_open"]
+    with pytest.raises(AssertionError, match="close waited for all that was open"):
+        check(TransferRig.over_cells(Drains))
 
 
 class Moody:
