@@ -37,7 +37,7 @@ test: export PYTHONDONTWRITEBYTECODE :=  # each worker, and each server that it 
 test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
 	if $(IS_COMPILED); then \
 	    $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --deselect '$(LIVES)[1]' && \
-	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect '$(LIVES)[2]'; \
+	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect '$(LIVES)[3]'; \
 	elif test -z "$$UNIFIED_TREE_PURE" && $(BIN)/python -c $(HAS_HEADERS); then \
 	    echo "the core was not compiled, although there is a compiler: pip install -v . says why"; exit 1; \
 	else $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE); fi

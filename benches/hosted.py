@@ -32,13 +32,14 @@ from numpy.typing import NDArray
 from benches.hosted_floor import BareTiers
 from benches.storage_tier import HeldJobs, SmallStore
 from benches.two_ways import parser_of, print_table
-from unified_tree import Component, Key, Point, Trailing
+from unified_tree import Boundary, Component, Key, Point, Trailing
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import HostTier, Lease, PrefixCache
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.storage import MemoryStorage
 from unified_tree.controllers.storage_tier import PersistPolicy, StorageTier
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.matching import spare_from
 
 PAGE_SIZE = 64
 CHUNK_TOKENS = 8192
@@ -51,8 +52,10 @@ KINDS: dict[str, tuple[Component, ...]] = {
 }
 PAGE_COUNTS = {"full": 60_000, "swa": 30_000, "mamba": STATES}
 """On device, none of them ever full; the host has twice as many."""
-LOADS = {"chat": (60, 1_000, 6, 128), "agent": (1, 112_000, 60, 512)}
-"""Conversations, tokens of the first prompt, turns, tokens of an answer. Each turn adds ADDED_TOKENS to what was answered."""
+LOADS = {"chat": (60, 1_000, 6, 128), "agent": (1, 112_010, 60, 512)}
+"""Conversations, tokens of the first prompt, turns, tokens of an answer. Each turn adds ADDED_TOKENS to what was answered. No
+prompt is of whole pages: of these a tier copies two boundaries.
+"""
 ADDED_TOKENS = 128
 MOST_WRITES = 1000
 """At a time, so that all of a round begin in it."""
@@ -83,7 +86,7 @@ def serve(
         computed = min(prompt.size, computed + CHUNK_TOKENS, prompt.size if stop is None else stop)
         cache.allocate(lease, computed)
         cache.commit(lease, computed, states=saved(lease, computed))
-        if bare is not None and (computed == prompt.size or cache.tree.transfers.is_boundary(lease.boundary)):
+        if bare is not None and (computed == prompt.size or is_kept(cache, lease.boundary)):
             bare.committed(lease.boundary, cached)
         yield cached
     end = prompt.size + answer.size
@@ -96,6 +99,13 @@ def serve(
     cache.release(lease)
     for _ in range(6):
         yield cached
+
+
+def is_kept(cache: PrefixCache, boundary: Boundary) -> bool:
+    """Whether a tier copies a boundary: where windows are spare it does not."""
+    node = cache.tree.state.nodes.get(boundary.node)
+    is_spare = node is not None and spare_from(cache.tree.state, node, boundary.length) is not None
+    return not is_spare and cache.tree.transfers.is_boundary(boundary)
 
 
 def saved(lease: Lease, computed: int) -> dict[int, int]:

@@ -218,6 +218,6 @@ class Ages:
         touched: i64 = value.touched
         age_s = now_s - self.time_of(created)
         ages.lifetime.add(age_s)
-        if touched > created:  # else it was not used
+        if touched > created:  # else it was not used, or is to go first; see `UnifiedTree.supersede`
             age_s = now_s - self.time_of(touched)
         ages.idle.add(age_s)

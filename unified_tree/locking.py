@@ -17,7 +17,7 @@ from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeErr
 from unified_tree.matching import deepest_boundary, path_reach, window_values
 from unified_tree.node import DEVICE, HOST, Node, Tier, Value
 from unified_tree.receipt import Boundary, Receipt
-from unified_tree.splitting import keep_window, split
+from unified_tree.splitting import cut_window, keep_window, split
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -53,13 +53,20 @@ class Locks:
         names = items(components, "components", UnifiedTreeError)
         return tuple([self._locked_as(self._state.index_of(name), tier) for name in names])
 
-    def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> Receipt:
-        """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named."""
+    def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None, *, keeps: bool = True) -> Receipt:
+        """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named.
+
+        Args:
+            keeps: what is locked is spare no more. Else it stays so, and spare windows are only cut where the lock begins.
+        """
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
         if node is not None and tier is DEVICE:
-            self.keep(node, wanted)
+            if keeps:
+                self.keep(node, wanted)
+            elif wanted:
+                self._cut(node, wanted)
         return self.issue(boundary, tier, node, wanted)
 
     def keep(self, node: Node, wanted: tuple[int, ...] | None) -> None:
@@ -74,6 +81,13 @@ class Locks:
         for i, window in state.owned_windows[0]:
             if wanted is None or i in wanted:
                 keep_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
+
+    def _cut(self, node: Node, wanted: tuple[int, ...]) -> None:
+        """Cut spare windows where what a boundary at a node's end needs begins, so that its lock holds nothing before."""
+        state = self._state
+        for i, window in state.owned_windows[0]:
+            if i in wanted:
+                cut_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""
@@ -146,6 +160,8 @@ class Locks:
         state = self._state
         if node is not None and length < node.end:
             node = split(state, node, length)
+        if node is not None and wanted:
+            self._cut(node, wanted)
         before, held, name, old_name = receipt.paths, receipt.values, receipt.boundary, receipt.old_name
         try:
             self._forget_name(receipt)

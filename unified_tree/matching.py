@@ -402,6 +402,15 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             pools[i].touched(value)
 
 
+def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: int) -> None:
+    """See UnifiedTree.supersede."""
+    node = state.nodes.get(boundary.node)
+    for value in [] if node is None else window_values(node, boundary.length, i, window, Tier.DEVICE):
+        if not value.hits and value.node.end <= later - window:
+            value.touched = 0
+            state.device_pools[i].reorder(value)
+
+
 def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
     """The elements [begin, length) on the way to `node`; the empty key for no node."""
     if node is None or node.root is None:
@@ -429,6 +438,19 @@ def window_values(node: Node, length: int, component: int, window: int, tier: Ti
             found.append(value)
         at = at.parent
     return found
+
+
+def spare_from(state: TreeState, node: Node, length: int) -> int | None:
+    """The start of the deepest node of whose windows (node, length) needs some that are spare, and on device alone. None if it
+    needs none of these. Cost: O(nodes of the windows).
+    """
+    start: int | None = None
+    for i, window in state.owned_windows[0]:
+        for value in window_values(node, length, i, window, Tier.DEVICE):
+            if value.spare and value.node.host[i] is None:
+                start = value.node.start if start is None else max(start, value.node.start)
+                break
+    return start
 
 
 def collect(

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from unified_tree.reuse import Reuse
 
 
-UNNEEDED: Final = 0
-"""Of values that are stranded or spare."""
-COPIED: Final = 1
-NEEDED: Final = 2
-URGENCIES: Final = 3
+STRANDED: Final = 0
+SPARE: Final = 1
+COPIED: Final = 2
+NEEDED: Final = 3
+URGENCIES: Final = 4
 
 
 class Pool:
@@ -114,9 +114,11 @@ class Pool:
         self._policy.place(self.order, value, self.urgency(value))
 
     def urgency(self, value: Value) -> int:
-        """The class that precedes all ranks: UNNEEDED values first, then COPIED ones if `copied_first`, then the others."""
-        if value.stranded or value.spare:
-            return UNNEEDED
+        """The class that precedes all ranks: STRANDED, then SPARE, then COPIED if `copied_first`, then the others."""
+        if value.stranded:
+            return STRANDED
+        if value.spare:
+            return SPARE
         return COPIED if self.copied_first and value.copied else NEEDED
 
     def remove_evictable(self, value: Value) -> None:
@@ -194,7 +196,7 @@ class Pool:
         first = self.order.first
         if not isinstance(first, Value):
             return None
-        return first if first.urgency == UNNEEDED else self._policy.next_victim(self.order, first)
+        return first if first.urgency <= SPARE else self._policy.next_victim(self.order, first)
 
 
 class PageLedger:

@@ -78,7 +78,7 @@ QUEUE_SPAN: Final = float(1 << 38)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 UNKNOWN: Final = 0
-"""The queue of what was never used: it goes first."""
+"""The queue of what was never used, or was superseded: it goes first."""
 SESSION: Final = 1
 FORK: Final = 2
 STEADY: Final = 3

@@ -63,11 +63,20 @@ def keep_window(state: TreeState, node: Node, length: int, component: int, first
 
     Cost: O(nodes of the window), and a split where a spare value begins before it.
     """
+    cut_window(state, node, length, component, first)
     for value in window_values(node, length, component, length - first, Tier.DEVICE):
         if value.spare:
-            if value.node.end - value.page_count * state.page_size < first:
-                split(state, value.node, first)
             state.set_spare(value, False)
+
+
+def cut_window(state: TreeState, node: Node, length: int, component: int, first: int) -> None:
+    """Cut the spare value on device that reaches into the window [first, length) of a component from before it.
+
+    Cost: O(nodes of the window), and the split.
+    """
+    for value in window_values(node, length, component, length - first, Tier.DEVICE):
+        if value.spare and value.node.end - value.page_count * state.page_size < first:
+            split(state, value.node, first)
 
 
 def _divide_lost(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:

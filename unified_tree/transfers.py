@@ -9,6 +9,7 @@ from unified_tree import grafting
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.grafting import GraftResult
+from unified_tree.matching import spare_from
 from unified_tree.open_effects import OpenEffects, Supply
 from unified_tree.receipt import NOWHERE, Boundary
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from unified_tree.keys import Key
     from unified_tree.locking import Locks
+    from unified_tree.node import Node
     from unified_tree.receipt import Receipt
     from unified_tree.state import TreeState
 
@@ -133,11 +135,16 @@ class Transfers:
         return value.hits if value is not None else 0
 
     def boundaries(self) -> list[Boundary]:
-        """The boundaries at node ends, of plain paths only those at leaves. Cost: O(tree)."""
+        """The boundaries at node ends, of plain paths only those at leaves. None that needs spare windows that are on device
+        alone. Cost: O(tree), and O(nodes of the windows) a boundary.
+        """
         state = self._state
         live = (node for node in state.nodes if not state.retired.has(node))
-        return [
-            Boundary(node.id, node.end)
-            for node in live
-            if (state.resumability.is_covered(node) if state.is_gated else node.first_child is None)
-        ]
+        return [Boundary(node.id, node.end) for node in live if self._is_kept(node)]
+
+    def _is_kept(self, node: Node) -> bool:
+        """Whether a node's end is a boundary that was kept for its own sake."""
+        state = self._state
+        if not state.is_gated:
+            return node.first_child is None
+        return state.resumability.is_covered(node) and spare_from(state, node, node.end) is None

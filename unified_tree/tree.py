@@ -264,6 +264,23 @@ class UnifiedTree:
         blocks = integer(block_count, "block_count", ConfigurationError)
         return evicting.evict_blocks(self._state, blocks, tier, _checked_cut(cut_pages))
 
+    def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
+        """The run that saved a window for a boundary has saved one for a later boundary.
+
+        What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
+        only while there is room for it. What the later boundary needs, too, stays as recent as it is.
+
+        Args:
+            boundary: of the run's earlier insert; nothing happens if it is gone.
+            component: of the windows.
+            later_length: the later boundary's, in tokens.
+        """
+        i = self._state.index_of(component)
+        for owner, window in self._state.owned_windows[Tier.DEVICE]:
+            if owner == i:
+                return matching.supersede(self._state, i, window, boundary, later_length)
+        raise ConfigurationError(f"{component!r} has no windows of its own")
+
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.
 

@@ -60,14 +60,14 @@ class LeaseLocks:
         return self._path.boundary
 
     def lock_windows(self, boundary: Boundary) -> None:
-        """Lock the windows at a boundary in place of those locked so far. A shorter boundary changes nothing: a state that is
-        published late must not move the lock back.
+        """Lock the windows at a boundary in place of those locked so far; those that are spare stay so. A shorter boundary
+        changes nothing: a state that is published late must not move the lock back.
         """
         if boundary.length < self.windows_at:
             return
         locks, wanted = self._resources.locks, self._resources.layout.window_indices
         if self._windows is None:
-            self._windows = locks.lock(boundary, Tier.DEVICE, wanted)
+            self._windows = locks.lock(boundary, Tier.DEVICE, wanted, keeps=False)
         else:
             locks.move(self._windows, boundary, wanted)
         self.windows_at = boundary.length

@@ -224,17 +224,22 @@ class PublishedTokens:
         on from the end loses no more than that step without it.
         """
         parts, point = self._resources, self._resources.layout.point
-        if point is None or point in result.duplicates or self._prompt_tokens - parts.layout.save_grid_tokens not in self.saved:
+        if point is None or point in result.duplicates or not self._is_spare(self._prompt_tokens):
             return
         node = parts.state.nodes.get(result.boundary.node)
         value = None if node is None else node.device[parts.state.index[point]]
         if value is not None:
             parts.state.set_spare(value, True)
 
+    def _is_spare(self, length: int) -> bool:
+        """Whether the state at a length is that of the prompt's end, and the one for a repeat is kept, too."""
+        layout = self._resources.layout
+        return layout.point is not None and length == self._prompt_tokens and length - layout.save_grid_tokens in self.saved
+
     def _note_end(self, boundary: Boundary) -> None:
-        """Only where something is saved, and the last of them, a prompt resumes later."""
+        """Only where something is saved, and the last of them, a prompt resumes later; behind a spare state hardly one does."""
         ends = self._ends
-        if ends and ends[-1].length not in self.save_at:
+        if ends and (ends[-1].length not in self.save_at or self._is_spare(ends[-1].length)):
             ends.pop()
         ends.append(boundary)
 

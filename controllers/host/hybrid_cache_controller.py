@@ -312,6 +312,10 @@ class HybridCacheController:
 
     def drain(self) -> None:
         """Finish and apply everything that was started or queued. Failed transfers are not retried here."""
+        if self._closed:
+            if self._transfers:  # its `close` was interrupted
+                self._transfers.close()
+            return
         self.poll()
         while self._transfers:
             self._transfers.drain()

@@ -77,8 +77,9 @@ AGES: Final = record(
     }
 )
 STORAGE: Final = record(
-    {"quarantined": mapping_of(COUNT), "errors": COUNT, "is_degraded": flag}, {"last_error": maybe(text)}
-)  # fmt: skip
+    {"quarantined": mapping_of(COUNT), "errors": COUNT, "is_degraded": flag},
+    {"last_error": maybe(text), "faults": mapping_of(COUNT), "freed_bytes": COUNT},
+)
 SHAPES: Final[Mapping[str, Shape]] = {
     "cache": record(
         {
@@ -115,7 +116,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
             "details": list_of(row(CAUSE, text, TOKENS)),
             "namespaces": list_of(row(maybe(text), list_of(ANY_INTEGER, SERIES))),
         },
-        {"ages": AGES, "storage": STORAGE},
+        {"ages": AGES, "storage": STORAGE, "namespace_count": COUNT},
     ),
     "happened": record({"events": list_of(EVENT), "left_out": COUNT, "requests": list_of(REQUEST)}),
     "leases": record({"count": COUNT, "largest": list_of(LEASE), "longest": list_of(LEASE)}),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span, tokens_of
+from unified_tree.matching import spare_from
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
@@ -64,16 +65,23 @@ class LinkedStores:
 
     def storable(self, lease: Lease, stored: int) -> list[tuple[Boundary, int]]:
         """Boundaries on what a lease has committed at which every linked component is on the device, and the whole chunks of
-        each, ascending, all beyond the tokens stored. Without windows and states the last one stands for all.
+        each, ascending, all beyond the tokens stored. Without windows and states the last one stands for all. None at which
+        windows are spare: these are in the way of what was asked for.
         """
         chunk, boundary = self._linker.chunk_tokens, lease.boundary
         if not self._cache.layout.needs_saves:
             end = self._reach(boundary, boundary.length) // chunk * chunk
             return [(boundary, end)] if end > stored else []
         found = []
+        state = self._cache.tree.state
         limit = boundary.length // chunk * chunk
         while limit > stored:
             boundary = self._cache.tree.match_prefix(lease.key, limit=limit, touch=False).device
+            node = state.nodes.get(boundary.node)
+            spare = None if node is None else spare_from(state, node, boundary.length)
+            if spare is not None:
+                limit = min(boundary.length - 1, spare) // chunk * chunk
+                continue
             is_whole = boundary.length > stored and boundary.length % chunk == 0
             if is_whole and self._reach(boundary, limit) >= boundary.length:
                 found.append((boundary, boundary.length))

@@ -91,7 +91,7 @@ class RequestRows:
         end: int = key.length // self._size * self._size
         is_kept = False
         if end > protected or (state is not None and end == protected > 0):
-            at, is_kept = self._publish(req, key, at, protected, end, state)
+            at, is_kept = self._publish(req, key, at, protected, end, state, up_to)
             if is_finished:
                 self._tree.touch(at)  # it has used all of it until now, which keeps that recent
             self._lock(req, at)
@@ -115,7 +115,7 @@ class RequestRows:
         return NOWHERE if receipt is None else receipt.boundary
 
     def _publish(
-        self, req: Any, key: Key, at: Boundary, begin: int, end: int, state: OfferedState | None
+        self, req: Any, key: Key, at: Boundary, begin: int, end: int, state: OfferedState | None, up_to: int
     ) -> tuple[Boundary, bool]:
         """Insert from `begin` up to `end`; returns where the tree has it, and whether it kept the state.
 
@@ -124,13 +124,16 @@ class RequestRows:
             at: see `_resumed_at`.
         """
         if not self._has_windows or self._states is not None:
-            return self._insert(req, key, begin, end, at, state)
+            return self._insert(req, key, begin, end, at, state, up_to)
         branch = req.swa_branching_seqlen
         first = begin
         if branch is not None and begin < branch < end and branch % self._size == 0:
-            at, _ = self._insert(req, key, begin, branch, at, None, is_kept=True)
+            at, _ = self._insert(req, key, begin, branch, at, None, None)
             first = branch
-        return self._insert(req, key, first, end, at, state)
+        at, is_kept = self._insert(req, key, first, end, at, state, up_to)
+        if 0 < req.kv.cache_inserted_len == begin < end:
+            self._tree.supersede(req.last_node, WINDOW, end)
+        return at, is_kept
 
     def _insert(
         self,
@@ -140,10 +143,14 @@ class RequestRows:
         end: int,
         after: Boundary,
         state: OfferedState | None,
-        *,
-        is_kept: bool = False,
+        computed: int | None,
     ) -> tuple[Boundary, bool]:
-        """Insert [begin, end); where a prompt is not at its end, its window is spare there, unless it is to be kept."""
+        """Insert [begin, end).
+
+        Args:
+            computed: how many tokens were, if the window at the end is that of where the request is, which is spare while the
+                prompt goes on; None for a window that is kept in any case.
+        """
         kv, size, pools = req.kv, self._size, self._pools
         freed = range(0)
         if self._has_windows:
@@ -159,7 +166,8 @@ class RequestRows:
             states[STATE] = {end: pools.name_state(state.slot)}
         tokens = key if key.length == end else key.prefix(end)
         priority: int = req.priority or 0
-        known: int = len(req.full_untruncated_fill_ids)
+        known: int = len(req.full_untruncated_fill_ids) - 1  # without the token that was sampled
+        goes_on = computed is not None and computed < known and not req.finished()
         plan = plan_insert(
             self._tree_state,
             tokens,
@@ -168,9 +176,9 @@ class RequestRows:
             after,
             (),
             priority,
-            repeatable=end == known,
+            repeatable=end == computed and not goes_on,
             keeps_spare=True,
-            ends_spare=not is_kept and end <= known - self._size and not req.finished(),
+            ends_spare=goes_on,
         )
         assert plan is not None, "nothing is published without a whole page"
         result = Insertion(self._tree_state, plan).run()

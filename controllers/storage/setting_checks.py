@@ -61,7 +61,7 @@ def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) 
             wrong.append(f"{field.name} must be a path or other text without NUL, not {shown(field, value)}")
         elif not fits(value, of):
             wrong.append(f"{field.name} must be {named(of)}, not {shown(field, value)}")
-        elif field.name in bounds and value is not None and value not in bounds[field.name]:
+        elif field.name in bounds and isinstance(value, int | float) and value not in bounds[field.name]:
             wrong.append(f"{field.name} must be {bounds[field.name]}, not {value!r}")
     if wrong:
         raise ConfigurationError(f"{engine}: {'; '.join(wrong)}")

@@ -92,13 +92,16 @@ class Fetch:
                 yield from self._read_optional(store, access, start, end)
 
     def read_trailing(self, store: CheckedStorage, length_pages: int) -> Steps:
-        """A job: the windows and states of one length, required ones before optional."""
+        """A job: the windows and states of one length, required ones before optional. None of a window of which a page failed
+        to come lately, as for a greater length.
+        """
         self._trailing_arrived.clear()
         for access in self._composition.trailing:
             begin = length_pages - access.window_pages(length_pages, self._composition.page_size)
             if access.required:
                 pages = self.claim.pages[access.name][: length_pages - begin]
-                count = self._read(store, access, begin, length_pages, pages)
+                has_failed = store.failed.among(access.name, self.found.keys(access, begin, length_pages)) is not None
+                count = 0 if has_failed else self._read(store, access, begin, length_pages, pages)
                 yield 0.0
                 if count < length_pages - begin:
                     return

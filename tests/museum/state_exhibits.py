@@ -84,10 +84,7 @@ EXHIBITS = (
         script=serve(*[ask(text("prompt", 256)) for _ in range(4)]),
         ceiling=576,
         why="At least one of 256 tokens is computed, so 192 can be hit.",
-        lesson="The state is saved at the end, for the next turn; that the prompt itself comes again is learnt from its "
-        "second time.",
-        lost={"never_saved": 192},
-        gap=192,
+        lesson="A second state is saved a step of the grid before the end, where the prompt resumes when it comes again.",
     ),
     Exhibit(
         name="state-in-unique-tokens",

@@ -12,17 +12,17 @@ from kinds import FULL, MAMBA
 
 def test_without_a_page_for_the_state_nothing_is_loaded() -> None:
     tiered = Tiered([FULL, MAMBA], counts={"mamba": 2})
-    tiered.serve("abcd")
+    tiered.serve("abcde")
     tiered.settle()
     tiered.forget()
     other = tiered.start("uv")
     dump = tiered.cache.tree.dump()
-    request = tiered.start("abcdef")
+    request = tiered.start("abcdefg")
     assert (request.lease.cached_tokens, request.lease.is_loading) == (0, False)
     assert tiered.cache.tree.dump() == dump
     assert tiered.engine.open == {}
     tiered.runner.finish(other)
     tiered.runner.finish(request)
     tiered.forget()
-    assert tiered.serve("abcdef") == 4
+    assert tiered.serve("abcdefg") == 4
     tiered.end()

@@ -52,7 +52,7 @@ def rebuilding() -> tuple[PrefixCache, Lease]:
     with cache.acquire(Key(PROMPT)) as lease:
         cache.allocate(lease, 20)
         cache.commit(lease, 20)
-    cache.evict({"swa": 2})
+    cache.evict({"swa": 10})
     lease = cache.acquire(Key(PROMPT))
     assert (lease.cached_tokens, lease.compute_from) == (20, 14)
     return cache, lease

@@ -72,7 +72,7 @@ def test_a_commit_publishes_the_last_of_them_only() -> None:
     assert set(lease.save_pages) == {112, 128}
     cache.commit(lease, TOKENS[:130], dict(lease.save_pages))
     assert lease.save_pages == {}
-    assert cache.stats().pools["mamba"].tree == 2, "the prompt's and the output's"
+    assert cache.stats().pools["mamba"].tree == 3, "the prompt's, the one for its repeat, and the output's"
     assert cache.stats().pools["mamba"].leased == 1, "the running state"
     assert next_turn(cache, lease, 130) == 128
 

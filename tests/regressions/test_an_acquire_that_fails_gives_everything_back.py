@@ -104,7 +104,7 @@ def test_an_allocate_that_fails_for_a_state_gives_everything_back(monkeypatch: p
     with cache.acquire(Key(TOKENS)) as lease:
         cache.allocate(lease, 8)
         cache.commit(lease, TOKENS, dict(lease.save_pages))
-    lease = cache.acquire(Key([9, 9, 9, 9]))
+    lease = cache.acquire(Key([9, 9, 9, 9, 9]))
     before = figures(cache), lease.length, lease.pages("full").tolist()
 
     def fails(*_: Any, **__: Any) -> Any:

@@ -137,7 +137,7 @@ def test_a_commit_waits_for_its_load_and_no_longer(way: str) -> None:
 @pytest.mark.parametrize("failure", [ValueError("no such cable"), KeyError("x"), KeyboardInterrupt()], ids=repr)
 def test_whatever_submit_raises_every_page_comes_home(failure: BaseException, takes: int) -> None:
     server = Server()
-    requests = [server.start(text) for text in ("abcdefgh", "ijkl")]
+    requests = [server.start(text) for text in ("abcdefghi", "ijklm")]
     for request in requests:
         server.cache.allocate(request.lease, len(request.tokens))
         server.runner.compute(request, len(request.tokens))

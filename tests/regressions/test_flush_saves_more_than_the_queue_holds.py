@@ -19,7 +19,7 @@ def test_every_boundary_is_saved(queue_limit: int, max_backup_share: float) -> N
         max_backup_share=max_backup_share,
     )  # fmt: skip
     for text in TEXTS:
-        tiered.serve(text)
+        tiered.serve(text + "!")
     dropped_before = dict(tiered.cache.stats().drops)
     tiered.cache.flush()
     assert tiered.on_host("mamba") == len(TEXTS)

@@ -24,7 +24,7 @@ from scenario import Scenario
 from sim_server import SimServer
 
 TICKS = 150
-BATCHES = (1, 2)
+BATCHES = (1, 3)
 LIVES = 75
 NO_COMMIT = 20_260_000
 SUPPORT = Path(__file__).parents[1] / "support"

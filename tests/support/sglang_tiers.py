@@ -96,7 +96,7 @@ class Served:
             pages[WINDOW] = offered.windows
         if self.has_states:
             states[STATE] = {count: int(self.pools.allocate(STATE, 1)[0])}
-        result = self.tree.insert(Key(TOKENS[:count]), pages, states)
+        result = self.tree.insert(Key(TOKENS[:count]), pages, states, keep_spare=True)
         self.pools.settle(offered, result)
         for at, rows in enumerate(self.contents(result.boundary)):
             rows[0][rows[1]] = torch.arange(rows[0][rows[1]].numel()).view(rows[0][rows[1]].shape) + 100.0 * at + 1

@@ -7,6 +7,7 @@ tokens that each cache had, and how the difference is spread over the mixes.
 from __future__ import annotations
 
 import argparse
+import random
 from typing import Any
 
 import torch
@@ -75,6 +76,56 @@ def in_turn(case: Case, prompts: list[list[int]], *, builtin: bool) -> list[int]
         while scheduler.waiting or scheduler.running or scheduler.prefilling:
             scheduler.step()
     return list(scheduler.hits.values())
+
+
+CROWDS = ("repeats", "samples", "heads", "at once", "branches")
+"""Kinds of requests: a prompt again and again, samples of one, tails behind a head, many at once twice, branches anywhere."""
+CROWD_POOLS = (
+    Case(full_tokens=4096, window=31, window_tokens=4096, chunk=256),
+    Case(full_tokens=1024, window=31, window_tokens=512),
+    Case(full_tokens=4096, page_size=16, window=31, window_tokens=4096, chunk=256),
+    Case(full_tokens=1024, page_size=16, window=31, window_tokens=608),
+)
+"""Pools of a model with windows that have room for a crowd, and pools that have not."""
+
+
+def crowd(kind: str, page: int, rng: random.Random, requests: int) -> list[list[list[int]]]:
+    """Waves of prompts, half of them of whole pages; about so many requests."""
+
+    def text(tokens: int) -> list[int]:
+        return [rng.randrange(1, 50) for _ in range(tokens)]
+
+    def prompt() -> list[int]:
+        tokens = rng.randrange(20, 180)
+        return text(max(page, tokens // page * page if rng.random() < 0.5 else tokens))
+
+    match kind:
+        case "repeats":
+            return [[again] for one in (prompt() for _ in range(requests // 3)) for again in [one] * 3]
+        case "samples":
+            return [wave for one in (prompt() for _ in range(requests // 5)) for wave in ([one], [one] * 4)]
+        case "heads":
+            heads = [prompt() for _ in range(requests // 6)]
+            return [[head + text(rng.randrange(1, 60))] for head in heads for _ in range(6)]
+        case "at once":
+            return [wave for _ in range(requests // 24) for wave in [[text(64) for _ in range(12)]] * 2]
+    seen = [text(100)]
+    for _ in range(requests):
+        old = rng.choice(seen[-6:])
+        seen.append(old[: rng.randrange(len(old) + 1)][:150] + text(rng.randrange(1, 60)))
+    return [[one] for one in seen[1:]]
+
+
+def crowd_hits(case: Case, waves: list[list[list[int]]], *, builtin: bool) -> int:
+    """The tokens that a crowd had from the cache, each wave after the one before."""
+    pools = Pools(case)
+    scheduler = Counting(pools, UnifiedRadixCache(pools.params) if builtin else our_cache(pools))
+    for wave in waves:
+        for one in wave:
+            scheduler.submit(list(one), 3)
+        while scheduler.waiting or scheduler.running or scheduler.prefilling:
+            scheduler.step()
+    return sum(scheduler.hits.values())
 
 
 def totals(case: Case, seeds: range) -> list[tuple[int, int]]:

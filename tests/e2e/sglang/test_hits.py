@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import random
 import sys
 import warnings
 from pathlib import Path
@@ -23,7 +24,7 @@ logging.disable(logging.WARNING)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
-    from hit_comparison import KINDS, in_turn, totals
+    from hit_comparison import CROWD_POOLS, CROWDS, KINDS, crowd, crowd_hits, in_turn, totals
     from scheduler_model import Case
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -41,6 +42,18 @@ def test_mixes_of_a_kind_have_more_hits(name: str) -> None:
     assert sum(ours for _, ours in found) > sum(theirs for theirs, _ in found), found
     for seed, (theirs, ours) in zip(SEEDS, found, strict=True):
         assert KINDS[name].window is not None or ours >= 0.95 * theirs, f"seed {seed}: {ours}, {theirs} with SGLang's cache"
+
+
+@pytest.mark.parametrize("kind", CROWDS)
+def test_a_crowd_of_one_kind_of_requests_has_as_many_hits(kind: str) -> None:
+    """Over pools with room and without; one pool may go either way."""
+    theirs = ours = 0
+    for case in CROWD_POOLS:
+        for seed in range(2):
+            waves = crowd(kind, case.page_size, random.Random(f"{kind} {case.page_size} {seed}"), requests=60)
+            theirs += crowd_hits(case, waves, builtin=True)
+            ours += crowd_hits(case, waves, builtin=False)
+    assert ours >= theirs > 0
 
 
 def test_each_order_can_have_fewer_hits_than_the_other() -> None:

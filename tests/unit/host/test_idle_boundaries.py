@@ -40,7 +40,7 @@ def test_what_a_running_request_holds_is_copied_when_it_ends() -> None:
 
 @pytest.mark.parametrize("turns", [0, 30])
 def test_the_output_of_a_turn_supersedes_its_prompt_once_turns_go_on_from_outputs(turns: int) -> None:
-    tiered = write_back([FULL, MAMBA], device=500, host=500, low_water=0.2)
+    tiered = write_back([FULL, MAMBA], device=500, host=500, low_water=0.4)
     for i in range(turns):
         text = chr(0x100 + i) * 4
         tiered.serve(text, text)
@@ -106,11 +106,11 @@ def test_prompts_that_are_never_read_are_left_out_in_turn(policy: WritePolicy) -
 
 def test_what_left_host_memory_unread_is_counted() -> None:
     tiered = Tiered([FULL, swa(3)], device=10, host=8)
-    tiered.serve("abcdefgh")
+    tiered.serve("abcdefgh!")
     tiered.settle()
     tiered.forget()
     assert tiered.serve("abcdefgh?") == 8, "read"
-    for text in ("ijklmnop", "qrstuvwx", "yzABCDEF"):
+    for text in ("ijklmnop!", "qrstuvwx!", "yzABCDEF!"):
         tiered.serve(text)
         tiered.settle()
     tiered.cache.evict({"full": 8, "swa": 8}, Tier.HOST)

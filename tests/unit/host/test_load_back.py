@@ -21,7 +21,7 @@ def remembered(tiered: Tiered, *texts: str) -> Tiered:
 
 
 def test_a_prefix_on_host_alone_is_a_hit() -> None:
-    tiered = remembered(Tiered([FULL, swa(3), MAMBA]), "abcdefgh")
+    tiered = remembered(Tiered([FULL, swa(3), MAMBA]), "abcdefghi")
     request = tiered.start("abcdefghij")
     assert tiered.is_loading(request)
     assert request.lease.cached_tokens == request.lease.compute_from == 8
@@ -79,8 +79,8 @@ def test_a_gate_hands_over_what_was_not_handed_over_yet() -> None:
 
 def test_all_of_a_boundary_or_nothing() -> None:
     tiered = Tiered([FULL, MAMBA])
-    tiered.serve("abcd")
-    tiered.serve("abcdefgh")
+    tiered.serve("abcde")
+    tiered.serve("abcdefghi")
     tiered.settle()
     tiered.forget()
     assert tiered.cache.controller is not None

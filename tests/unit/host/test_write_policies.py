@@ -102,12 +102,12 @@ def test_selective_takes_unbacked_ancestors_along() -> None:
 
 def test_a_window_and_a_state_go_with_their_path() -> None:
     tiered = Tiered([FULL, swa(3), MAMBA])
-    tiered.serve("abcdefgh")
+    tiered.serve("abcdefghi")
     tiered.cache.poll()
     assert copied(tiered) == {"full": 4, "swa": 2, "mamba": 1}
     tiered.settle()
     tiered.forget()
-    assert tiered.cache.stats().nodes == 1, "all of it lives on host alone"
+    assert [pool.tree for pool in tiered.cache.stats().pools.values()] == [0, 0, 0], "all of it lives on host alone"
     assert tiered.serve("abcdefghi") == 8
     tiered.end()
 
@@ -176,8 +176,8 @@ def states_for_two(**options: Any) -> Tiered:
 
 def test_a_state_that_the_next_turn_supersedes_is_not_copied() -> None:
     tiered = states_for_two(low_water=0.9)
-    tiered.serve("abcd")
-    tiered.serve("abcdefgh")
+    tiered.serve("abcde")
+    tiered.serve("abcdefghi")
     tiered.settle()
     assert (tiered.on_host(), tiered.on_host("mamba")) == (4, 1)
     tiered.forget()
@@ -187,7 +187,7 @@ def test_a_state_that_the_next_turn_supersedes_is_not_copied() -> None:
 
 def test_a_state_that_two_prompts_go_on_from_is_copied() -> None:
     tiered = states_for_two(low_water=1.0)
-    for text in ("abcd", "abcdefgh", "abcdijkl"):
+    for text in ("abcde", "abcdefghi", "abcdijklm"):
         tiered.serve(text)
     tiered.settle()
     assert (tiered.on_host(), tiered.on_host("mamba")) == (6, 3)
@@ -196,13 +196,13 @@ def test_a_state_that_two_prompts_go_on_from_is_copied() -> None:
 
 def test_a_host_smaller_than_one_boundary_is_counted_and_harmless() -> None:
     tiered = Tiered([FULL, MAMBA], host=2)
-    for _ in range(3):
-        tiered.serve("abcdefgh")
+    for text in ("ABCDEFGHI", "qrstuvwxy", "abcdefghi"):
+        tiered.serve(text)
         tiered.settle()
     assert tiered.on_host() == 0
     assert tiered.cache.stats().drops["host full"] >= 3
     assert tiered.serve("abcdefgh?") == 8
-    assert tiered.serve("wxyz") == 0
+    assert tiered.serve("vwxyz") == 0
     tiered.settle()
     assert (tiered.on_host(), tiered.on_host("mamba")) == (2, 1), "what fits is copied"
     tiered.end()

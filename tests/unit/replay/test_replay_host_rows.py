@@ -80,7 +80,7 @@ def test_true_page_sizes() -> None:
         request_count=12, system_tokens=(200, 900), turn_tokens=50, output_tokens=9, max_context_tokens=2000
     )
     plan = replace(plan_of(host_gib=0.25, verification=Verification.FULL), workload=synthetic_workload(options))
-    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16}))
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 30, "swa": 8}))
     assert row.cache.loaded.count > 0
     assert wrong_bytes(row) == 0
     assert row.verified is not None

@@ -206,11 +206,11 @@ def test_a_trace_is_modelled_where_hardware_is_stated_and_not_otherwise(tmp_path
     ("arguments", "words"),
     [
         (["replay", "--clients", 3], "replay multiturn"),
-        (["replay", "multiturn", "--clients", 0], "clients must be one or more"),
-        (["replay", "multiturn", "--answer-tokens", -5], "answer_tokens must be one or more"),
+        (["replay", "multiturn", "--clients", 0], "Invalid value for '--clients'"),
+        (["replay", "multiturn", "--answer-tokens", -5], "Invalid value for '--answer-tokens'"),
         (["replay", "--prefill-tflops", 0], "--prefill-tflops"),
         (["replay", "--prefill-tflops", "nan"], "--prefill-tflops"),
-        (["replay", "--prefill-tflops", 1e-30], "prefill_flops_per_s"),
+        (["replay", "--prefill-tflops", 1e-30], "Invalid value for '--prefill-tflops'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[object], words: str) -> None:

@@ -71,7 +71,10 @@ class Engine:
             given = row[after.length : len(tokens) : self.size]
             offered = self.pools.offer(given.numpy() if self.in_host_memory else given, freed)
             pages = {FULL: offered.full, **({WINDOW: offered.windows} if self.has_windows else {})}
-            result = self.tree.insert(Key(tokens), pages, after=after)
+            repeatable, ends_spare = (self.rng.random() < 0.5 for _ in range(2))
+            result = self.tree.insert(
+                Key(tokens), pages, after=after, repeatable=repeatable, keep_spare=True, ends_spare=ends_spare
+            )
             kept = self.pools.settle(offered, result)
             slots = self.pools.path_slots(kept)
             row[after.length : after.length + slots.numel()] = slots.to(torch.int32)

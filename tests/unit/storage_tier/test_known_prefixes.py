@@ -76,7 +76,7 @@ def test_only_the_tail_of_the_tokens_and_page_ids_is_copied() -> None:
     cache = StoredCache([FULL, MAMBA, swa(5)])
     cache.compute(list(range(40)))
     noted = NotedWrites(cache)
-    cache.compute(list(range(48)))
+    cache.compute(list(range(49)))
     [job] = noted.jobs
     assert (job.key.begin, job.key.length, len(job.key.data)) == (40, 48, 64)
     assert {name: job.page_ids(name).size for name in job.pages} == {"full": 4, "mamba": 1, "swa": 3}
@@ -113,7 +113,7 @@ def test_what_is_found_to_be_lost_before_a_write_begins_is_written_with_it(kinds
         noted.meanwhile = lambda: None
 
     noted.meanwhile = lose
-    cache.compute(list(range(48)))
+    cache.compute(list(range(49)))
     sizes = [job.page_ids("full").size for job in noted.jobs]
     assert sizes == [4, 23], "what was found before the lost page is still believed"
     assert cache.drops() == {}

@@ -325,9 +325,12 @@ def raising(_: object) -> Any:
         ("lru3", "there is no policy to check: unknown eviction policy 'lru3'; there are lru, "),
         (
             raising,
-            r"there is no policy to check, its factory raises KeyError: 'no such setting', raised in raising, .*: raise Key",
+            r"there is no policy to check: the policy <function raising .*> cannot be made: KeyError: 'no such setting'",
         ),
-        (lambda _: object(), "there is no policy to check: .* is no eviction policy: it lacks touched, rank, evicted"),
+        (
+            lambda _: object(),
+            "there is no policy to check: .* makes a object, which is no policy: it lacks touched, rank, evicted",
+        ),
     ],
 )
 def test_without_a_policy_the_check_is_one_sentence(factory: Any, words: str) -> None:

@@ -95,7 +95,7 @@ def test_the_command_line_takes_a_policy_and_a_model(site: Path) -> None:
         ("broken", "eviction policy 'broken' cannot be loaded: .*NotThere"),
         ("number", "eviction policy 'number' must be a factory, which 16384 is not"),
         ("lru2_policy:Nothing", "eviction policy 'lru2_policy:Nothing' cannot be loaded: .*Nothing"),
-        ("no_such_module:Lru", "cannot be loaded: No module named 'no_such_module'"),
+        ("no_such_module:Lru", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         (":Lru", "cannot be loaded"),
     ],
 )
@@ -105,7 +105,7 @@ def test_what_cannot_be_a_policy_is_refused(name: str, words: str) -> None:
 
 
 def test_a_policy_without_its_methods_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is no eviction policy: it lacks touched, rank, evicted"):
+    with pytest.raises(ConfigurationError, match="which is no policy: it lacks touched, rank, evicted"):
         UnifiedTree([FULL], 2, policy=lambda _: object())  # type: ignore[arg-type, return-value]
 
 

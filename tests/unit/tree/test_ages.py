@@ -110,6 +110,20 @@ def test_a_victim_samples_how_long_it_was_idle_and_how_long_it_lived() -> None:
     assert device.reuse_gap.counts == counted(100)
 
 
+def test_a_window_that_was_superseded_was_idle_since_it_was_made() -> None:
+    clock = FakeClock()
+    components = [Component(name="full", coverage=Path()), Component(name="swa", coverage=Trailing(2))]
+    tree = UnifiedTree(components, 1, time_s=clock)
+    clock.now_s += 50
+    first = tree.insert(Key([1, 2]), {"full": np.arange(2), "swa": np.arange(2)}).boundary
+    clock.now_s += 3
+    tree.supersede(first, "swa", 10)
+    tree.evict({"swa": 1})
+    ages = tree.state.ages
+    assert ages is not None
+    assert ages.of(1, Tier.DEVICE).idle.counts == counted(3)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_ages_agree_with_what_the_stamps_say(seed: int) -> None:
     """The histograms of a random run, against the values' own stamps and the times of all ticks."""

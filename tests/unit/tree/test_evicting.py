@@ -264,6 +264,51 @@ def test_what_a_later_boundary_needs_of_a_spare_window_is_kept() -> None:
     grove.check()
 
 
+def test_what_a_later_boundary_supersedes_goes_first() -> None:
+    grove = Grove([FULL, swa(2)])
+    for text in ("abcd", "uvwx"):
+        early = grove.put(text).boundary
+        grove.put(text + "efgh")
+        grove.tree.supersede(early, "swa", 8)
+    grove.match("uvwx")
+    assert grove.evict(1, "swa") == {"swa": [200]}, "of the two that were superseded the one that no match has used"
+    assert grove.evict(1, "swa") == {"swa": [201]}, "then the oldest"
+    grove.check()
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_what_a_match_has_used_is_not_superseded(is_used: bool) -> None:
+    grove = Grove([FULL, swa(2), MAMBA])
+    grove.put("wxyz", [4])
+    early = grove.put("abcd", [4]).boundary
+    if is_used:
+        grove.match("abcd")
+    grove.put("abcdefgh", [8])
+    grove.tree.supersede(early, "swa", 8)
+    assert grove.evict(1, "swa") == {"swa": [200 if is_used else 201]}
+    grove.check()
+
+
+def test_a_window_that_the_later_boundary_shares_stays_recent() -> None:
+    grove = Grove([FULL, swa(8)])
+    grove.put("yzyz")
+    early = grove.put("abcd").boundary
+    grove.put("abcdef")
+    grove.tree.supersede(early, "swa", 6)
+    assert grove.evict(1, "swa") == {"swa": [200, 201]}
+    grove.check()
+
+
+def test_only_windows_are_superseded() -> None:
+    grove = Grove([FULL, swa(2), MAMBA])
+    early = grove.put("abcd", [4]).boundary
+    for name in ("full", "mamba"):
+        with pytest.raises(ConfigurationError, match="no windows of its own"):
+            grove.tree.supersede(early, name, 8)
+    grove.evict(2)
+    grove.tree.supersede(early, "swa", 8)  # it is gone
+
+
 def test_a_match_before_a_cut_is_made_anew_for_its_misses() -> None:
     grove = Grove([FULL], settings=TreeSettings(ghost_bytes=1 << 20))
     grove.put("abcdefgh")

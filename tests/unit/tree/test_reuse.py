@@ -15,7 +15,7 @@ from unified_tree import BlockBudget, Boundary, Component, Key, Path, Point, Tra
 from unified_tree.node import Node, Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
 from unified_tree.policies import POLICIES
-from unified_tree.pool import UNNEEDED
+from unified_tree.pool import SPARE
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
@@ -982,7 +982,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than
         assert reuse is not None
         for pool in server.tree.state.device_pools:
             first = pool.next_victim()
-            if first is None or first.urgency == UNNEEDED:
+            if first is None or first.urgency <= SPARE:
                 continue
             for _ in range(800 if pool.order.count > 64 else 0):  # now and then one looks at one more queue
                 first = pool.next_victim()
@@ -1009,7 +1009,7 @@ def test_where_some_ask_again_at_once_victims_come_from_the_middle_of_their_queu
                 texts[client] = texts[client] + fresh(1, draw)
                 server.serve(texts[client])
             first = pool.next_victim() if turn > 2 else None
-            if first is not None and first.urgency != UNNEEDED:
+            if first is not None and first.urgency > SPARE:
                 queue = [value for value in pool.order if (value.urgency, value.rank) == (first.urgency, first.rank)]
                 from_the_middle += first not in (queue[0], queue[-1])
     assert from_the_middle > 20
