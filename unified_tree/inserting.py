@@ -350,12 +350,8 @@ class Insertion:
                 self._place(node, i, given, is_spare=True)
                 kept.append(given)
             else:
-                there = (
-                    b""
-                    if value is None
-                    else value.pages[: len(value.pages) - (node.end - at) // state.page_size * PAGE_ID_BYTES]
-                )
-                there = there[-size:]
+                behind = (node.end - at) // state.page_size * PAGE_ID_BYTES
+                there = b"" if value is None else value.pages[: max(0, len(value.pages) - behind)][-size:]
                 there = b"\xff" * (size - len(there)) + there  # -1: the tree has none here
                 self._compare(i, given, there)
                 kept.append(there)

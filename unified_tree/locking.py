@@ -57,7 +57,7 @@ class Locks:
         """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named.
 
         Args:
-            keeps: what is locked is spare no more. Else it stays so, and spare windows are only cut where the lock begins.
+            keeps: the locked values are spare no more. Else they stay so, and spare windows are only cut where the lock begins.
         """
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
@@ -70,8 +70,8 @@ class Locks:
         return self.issue(boundary, tier, node, wanted)
 
     def keep(self, node: Node, wanted: tuple[int, ...] | None) -> None:
-        """What a boundary at a node's end needs is spare no more. Spare windows are cut where it begins, and those before stay
-        spare.
+        """Keep the spare values that a boundary at a node's end needs. Spare windows are cut where that boundary's begin,
+        and those before stay spare.
         """
         state = self._state
         for i in state.owned_points[0]:

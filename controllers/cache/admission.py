@@ -32,7 +32,7 @@ TOO_DEAR: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "cost")
 class Admission:
     """Creates the leases of one cache.
 
-    A refusal leaves no trace but evictions. So the match touches nothing. What a request needs is compared with what will be
+    A refusal leaves no trace but evictions. So the match touches nothing. The needs of a request are compared with what will be
     free or evictable behind its locks before anything is locked, and it counts as a use of what it resumes from when it has all
     that it asked for. One that takes no page but a free one for its state cannot be refused, and counts before it locks, which
     is cheaper.

@@ -174,7 +174,7 @@ class CacheCollector:
         return family
 
     def drops(self, counts: Mapping[str, int]) -> Metric:
-        """What was dropped, by reason."""
+        """Dropped operations, by reason."""
         samples: Samples = {(reason,): count for reason, count in counts.items()}
         return self._counter("drops", "what was not done or came to nothing", samples, "reason")
 
@@ -274,7 +274,7 @@ class CacheCollector:
         return family
 
     def _values(self, values: Iterable[str]) -> list[str]:
-        """The values of all labels of a sample. What is not printable would end every scrape from then on."""
+        """The values of all labels of a sample. An unprintable one would end every scrape from then on."""
         return [*self._labels.values(), *map(printable, values)]
 
 

@@ -339,7 +339,7 @@ class CacheCounters:
 
     @property
     def watcher(self) -> CacheWatcher | None:
-        """Is told of what is counted; None for nobody. One that raises is told nothing more."""
+        """Is told of all that is counted; None for no watcher. A watcher that raises is told nothing more."""
         return self.observer
 
     @watcher.setter
@@ -369,7 +369,7 @@ class CacheCounters:
             self.observer.evicted(tier, name, result)
 
     def tell(self, call: Callable[..., object], *arguments: object) -> None:
-        """Tell an observer other than the watcher of what was done. What it raises ends no step: it is counted as a drop, and
+        """Tell an observer other than the watcher of what was done. Its errors end no step: each is counted as a drop, and
         logged with its traceback the 1st, 2nd, 4th, 8th … time.
         """
         try:

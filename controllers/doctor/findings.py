@@ -109,7 +109,7 @@ RULES = (
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
-    """What is broken, then the findings that cost most prompt tokens, then what may be as it should; at most `limit`."""
+    """Broken parts first, then the findings that cost most prompt tokens, then those that may be normal; at most `limit`."""
     found = [
         *_store(figures),
         *_rejected(figures),
@@ -162,7 +162,7 @@ def _rejected(figures: Figures) -> Iterator[Finding]:
 
 
 def _salted(figures: Figures) -> Iterator[Finding]:
-    """What one namespace computes another one has."""
+    """One namespace computes what another has."""
     tokens = figures.misses.get("other_namespace", 0)
     what = f"the same tokens are cached in another namespace: {_counted(tokens)}."
     advice = "Give tenants that may share one namespace: the same `cache_salt`, LoRA and extra key."

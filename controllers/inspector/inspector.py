@@ -210,7 +210,7 @@ class Inspector:
         Args:
             tokens: its tokens, too, so that prompts can be walked in the recording.
 
-        Waits for the recording's disk. What goes wrong there is in `failure`.
+        Waits for the recording's disk. An error there is in `failure`.
         """
         self._guarded(lambda: self._record_tree(tokens))
 

@@ -111,7 +111,7 @@ class Descent:
 
 
 def prompt_walk(cache: Inspected, key: Key) -> Iterator[dict[str, Any]]:
-    """What would come of a prompt now, in parts, each a slice of work; many are empty. Changes nothing, recency included.
+    """The outcome of a prompt now, in parts, each a slice of work; many are empty. Changes nothing, recency included.
 
     Raises WalkError for a prompt that goes too deep. Cost: a match in all; a part at most a comparison of
     what the tree, or its memory, knows of the prompt.

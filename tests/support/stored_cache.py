@@ -239,7 +239,7 @@ class StoredCache:
         return self.hit(tokens, namespace, "request")
 
     def drops(self) -> dict[str, int]:
-        """What was dropped, by reason."""
+        """Dropped operations, by reason."""
         return dict(self.cache.stats().drops)
 
     def end(self) -> None:
