@@ -46,7 +46,10 @@ def test_windows_alone_are_resumed_at_any_page_that_they_reach() -> None:
     cache = cache_over(WINDOWS, tokens=64, swa=32)
     assert serve(cache, TOKENS[:90]) == 0
     assert serve(cache, TOKENS) == 80
-    assert cache.tree.match_prefix(Key(TOKENS[:20])).device.length == 0, "its window is not kept"
+    assert cache.tree.match_prefix(Key(TOKENS[:20])).device.length == PAGE, "there is room for all windows"
+    cache.tree.evict({"swa": 5})
+    reached = [cache.tree.match_prefix(Key(TOKENS[:length])).device.length for length in (20, 90, 120, 160)]
+    assert reached == [0, 80, 80, 160], "what ends no prompt goes first"
     assert not cache.tree.check()
 
 
