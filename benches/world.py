@@ -22,7 +22,7 @@ the other half it saves them at the ends of prompts.
 **Model.** One of the 13 built-in ones, with an MTP draft in every fourth world; pages of the default size.
 
 **Memory.** What requests that run need, and a share of what a cache without end would hold besides: of every token once, and of
-one boundary (a window or a state) a request. The share is log-uniform in one of four sizes, of 1.5 to 4, 4 to 10, 10 to 25 and 25
+one boundary (a window or a state) a request. The share is log-uniform in one of four sizes: 1.5 to 4, 4 to 10, 10 to 25 and 25
 to 60 %. Scarce is the path alone, the windows or states alone, both (each with a share of its own), all pools in one budget,
 or in one of twenty worlds nothing. What is not scarce has room for all tokens, or for four boundaries a request.
 
@@ -73,8 +73,8 @@ class Writer:
         self.tells_forks = draw.random() < 0.5
 
     def between(self, low: float, high: float) -> float:
-        """Log-uniform."""
-        return float(np.exp(self.draw.uniform(np.log(low), np.log(high))))
+        """Log-uniform; `low` where that is not below `high`."""
+        return float(np.exp(self.draw.uniform(np.log(low), np.log(max(low, high)))))
 
     def tailed(self, median: float, sigma: float, most: float = MOST_TOKENS) -> float:
         """Log-normal."""

@@ -1,0 +1,107 @@
+"""The bench of random worlds: a world is its seed's, all kinds are drawn, and rows are kept."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benches.world import FAMILIES, MODELS, SIZES, World, tokens_held
+from benches.worlds import compare, distribution, in_turn, main, measured, rate, seeds_of
+from unified_tree.components.models import BUILT_IN
+from unified_tree.controllers.replay.workload import Workload
+
+
+def tiny(seed: int, requests: int = 40) -> World:
+    return replace(World.of(seed), request_count=requests)
+
+
+def test_a_world_is_the_same_in_another_process() -> None:
+    tasks = [(tiny(4), ["lru"]), (tiny(9), ["lru"])]
+    here, there = ([row for rows in in_turn(tasks, jobs, is_bounded=False) for row in rows] for jobs in (1, 2))
+    assert [row | {"wall_s": 0} for row in here] == [row | {"wall_s": 0} for row in there]
+
+
+def test_all_kinds_are_drawn_on_either_half_of_the_seeds() -> None:
+    halves = [[World.of(seed) for seed in seeds_of(text)] for text in ("0-149", "150-299")]
+    assert [len(half) for half in halves] == [150, 150]
+    for worlds in halves:
+        assert Counter(world.family for world in worlds) == dict.fromkeys(FAMILIES, 15)
+        assert {world.model for world in worlds} == set(MODELS)
+        assert {world.size for world in worlds} == set(SIZES)
+        assert {world.scarce for world in worlds} == {"nothing", "paths", "windows or states", "both", "one budget"}
+        assert {world.concurrency for world in worlds} == {1, 4, 32}
+        assert {world.host_share is None for world in worlds} == {True, False}
+        assert {world.has_draft for world in worlds} == {True, False}
+    assert set(MODELS) <= set(BUILT_IN) and len(MODELS) == 13
+
+
+@pytest.mark.parametrize("seed", range(len(FAMILIES)))
+def test_requests_of_each_kind_are_valid(seed: int) -> None:
+    workload = tiny(seed, 120).workload()
+    assert [request.index for request in workload.requests] == list(range(120))
+    assert np.all(np.diff([request.arrival_s for request in workload.requests]) >= 0)
+    for request in workload.requests:
+        blocks = request.blocks()
+        assert blocks.max() < workload.block_count and np.unique(blocks).size == blocks.size
+        assert 0 <= request.prompt_tokens - request.shared_tokens < request.block_tokens
+        assert all(0 < at <= request.prompt_tokens for at in request.save_points)
+
+
+def test_a_text_that_is_shared_is_held_once() -> None:
+    requests = tiny(0).workload().requests
+    twice = Workload(name="", requests=(requests[0], requests[0]), block_count=1 << 20)
+    own_tokens = requests[0].prompt_tokens - requests[0].shared_tokens + requests[0].output_tokens
+    assert tokens_held(twice) == requests[0].shared_tokens + 2 * own_tokens
+
+
+def test_a_world_hits_no_more_than_its_bound() -> None:
+    row, unbounded = measured(tiny(0), ["lru", "unbounded"], is_bounded=True)
+    assert 0 < row["hit_tokens"] <= row["bound_tokens"]
+    assert row["hit_tokens"] <= unbounded["hit_tokens"] and row["rejected"] == 0
+
+
+def test_two_worlds_are_replayed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    arguments = ["--seeds", "2-3", "--requests", "40", "--jobs", "1", "--bound", "--json", str(file)]
+    assert main([*arguments, "--policies", "lru"]) == 0
+    (first,) = [row for row in map(json.loads, file.read_text().splitlines()) if row["seed"] == 2]
+    file.write_text("".join(json.dumps(row | {"hit_tokens": 0}) + "\n" for row in [first]))
+    policies = ["--policies", "lru,unified_tree.policies:CostAware"]
+    assert main(arguments + policies) == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["seed"], row["policy"]) for row in rows] == [
+        (2, "lru"),  # as the file had it
+        (2, "unified_tree.policies:CostAware"),
+        (3, "lru"),
+        (3, "unified_tree.policies:CostAware"),
+    ]
+    printed = capsys.readouterr().out
+    assert "| 2 | agents | qwen3-32b | paths |" in printed
+    assert "`unified_tree.policies:CostAware` beside `lru`" in printed
+    assert "certified bound" in printed
+
+
+def test_a_distribution_says_how_many_worlds_lose() -> None:
+    assert distribution([1.0, 0.0, -0.4, -0.6]) == "4 | +0.00 | -0.20 | -0.57 | -0.60 | 2 | 1"
+
+
+def test_worlds_that_lose_most_are_named() -> None:
+    row = {
+        "seed": 7,
+        "family": "scans",
+        "model": "m",
+        "scarce": "paths",
+        "size": SIZES[0],
+        "concurrency": 1,
+        "host_share": None,
+    }
+    rows = {7: {name: row | {"hit_tokens": hits, "prompt_tokens": 100} for name, hits in (("lru", 50), ("density", 49))}}
+    shown: list[str] = []
+    compare(rows, "density", "lru", shown.append)
+    assert rate(rows[7]["lru"]) == 50.0
+    assert shown[-1] == "| 7 | scans | m | paths | 1.5 to 4 % | 1 |  | 50.0 | 49.0 | -1.00 |"
