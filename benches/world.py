@@ -191,11 +191,17 @@ def agents(w: Writer, count: int) -> Iterator[Request]:
 def retrieval(w: Writer, count: int) -> Iterator[Request]:  # noqa: ARG001
     """Each prompt has some of the passages, none of them twice."""
     system, many, most = w.text(w.between(100, 3_000)), int(w.between(50, 2_000)), w.between(2, 16)
-    passages = [w.text(w.tailed(w.between(150, 1_500), 0.6, 8_000)) for _ in range(many)]
+    lengths = [w.tailed(w.between(150, 1_500), 0.6, 8_000) for _ in range(many)]
+    texts: dict[tuple[int, ...], Run] = {}  # a block's name stands for all before it, too
     popular = w.popularity(many)
     for at_s in counting():
-        found = list(dict.fromkeys(popular() for _ in range(1 + int(w.draw.poisson(most - 1)))))
-        prompt = [system, *(passages[i] for i in found), w.text(w.tailed(60, 0.8))]
+        found = tuple(dict.fromkeys(popular() for _ in range(1 + int(w.draw.poisson(most - 1)))))
+        prompt = [system]
+        for end, passage in enumerate(found, 1):
+            if found[:end] not in texts:
+                texts[found[:end]] = w.text(lengths[passage])
+            prompt.append(texts[found[:end]])
+        prompt.append(w.text(w.tailed(60, 0.8)))
         yield w.request(float(at_s), prompt, w.tailed(150, 0.8), fork=len(prompt) - 1)
 
 

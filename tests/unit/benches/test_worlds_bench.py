@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def tiny(seed: int, requests: int = 40) -> World:
 def test_a_world_is_the_same_in_another_process() -> None:
     tasks = [(tiny(4), ["lru"]), (tiny(9), ["lru"])]
     here, there = ([row for rows in in_turn(tasks, jobs, is_bounded=False) for row in rows] for jobs in (1, 2))
-    assert [row | {"wall_s": 0} for row in here] == [row | {"wall_s": 0} for row in there]
+    assert [row | {"processor_s": 0} for row in here] == [row | {"processor_s": 0} for row in there]
 
 
 def test_all_kinds_are_drawn_on_either_half_of_the_seeds() -> None:
@@ -45,8 +46,10 @@ def test_requests_of_each_kind_are_valid(seed: int) -> None:
     workload = tiny(seed, 120).workload()
     assert [request.index for request in workload.requests] == list(range(120))
     assert np.all(np.diff([request.arrival_s for request in workload.requests]) >= 0)
+    before: dict[int, int] = {}  # a block's name stands for all before it
     for request in workload.requests:
         blocks = request.blocks()
+        assert all(before.setdefault(block, last) == last for last, block in pairwise([-1, *blocks.tolist()]))
         assert blocks.max() < workload.block_count and np.unique(blocks).size == blocks.size
         assert 0 <= request.prompt_tokens - request.shared_tokens < request.block_tokens
         assert all(0 < at <= request.prompt_tokens for at in request.save_points)
