@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
-from functools import partial
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benches.machine import commit, core, machine
-from benches.world import World
+from benches.world import SIZES, World
 from unified_tree.controllers.replay.plan import RowKind
 from unified_tree.controllers.replay.row import run_row
 
@@ -40,7 +40,7 @@ Rows = dict[int, dict[str, Row]]
 """By seed and policy."""
 
 
-def measured(world: World, policies: Sequence[str], *, is_bounded: bool) -> list[Row]:
+def measured(world: World, policies: Sequence[str], is_bounded: bool = False) -> list[Row]:
     """The rows of a world."""
     plan, page_counts = world.plan()
     rows = []
@@ -62,18 +62,14 @@ def measured(world: World, policies: Sequence[str], *, is_bounded: bool) -> list
     return rows
 
 
-def _measured(task: tuple[World, list[str]], *, is_bounded: bool) -> list[Row]:
-    return measured(*task, is_bounded=is_bounded)
-
-
-def in_turn(tasks: list[tuple[World, list[str]]], jobs: int, *, is_bounded: bool) -> Iterator[list[Row]]:
+def in_turn(tasks: Sequence[tuple[World, list[str]]], jobs: int, *, is_bounded: bool) -> Iterator[list[Row]]:
     """The rows of world after world, of as many at a time as there are jobs."""
-    measure = partial(_measured, is_bounded=is_bounded)
+    columns = [world for world, _ in tasks], [policies for _, policies in tasks], repeat(is_bounded)
     if jobs == 1:
-        yield from map(measure, tasks)
+        yield from map(measured, *columns)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as executor:
-        yield from executor.map(measure, tasks)
+        yield from executor.map(measured, *columns)
 
 
 def rate(row: Row) -> float:
@@ -103,7 +99,9 @@ def grouped(rows: Rows) -> Iterator[tuple[str, list[int]]]:
     firsts = {seed: next(iter(of.values())) for seed, of in sorted(rows.items())}
     facts = {seed: row | {"has_host": "host" if row["host_share"] is not None else "no host"} for seed, row in firsts.items()}
     for group in GROUPS:
-        for value in sorted({row[group] for row in facts.values()}):
+        for value in sorted(
+            {row[group] for row in facts.values()}, key=lambda each: SIZES.index(each) if each in SIZES else each
+        ):
             name = f"{value} at a time" if group == "concurrency" else str(value)
             yield name, [seed for seed, row in facts.items() if row[group] == value]
 
