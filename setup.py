@@ -126,6 +126,8 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
+    "tree_view",
+    "urgency",
     "visit",
     "visit_fit",
     "visit_memory",

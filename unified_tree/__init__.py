@@ -32,7 +32,7 @@ from unified_tree.errors import (
     TransferError,
     UnifiedTreeError,
 )
-from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory, RestoreCost
+from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
 from unified_tree.explain import Explanation, Loss
 from unified_tree.ghosts import Eviction
 from unified_tree.grafting import GraftResult
@@ -47,6 +47,7 @@ from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, M
 from unified_tree.settings import TreeSettings
 from unified_tree.transfers import Transfers
 from unified_tree.tree import UnifiedTree
+from unified_tree.tree_view import TreeView
 
 __all__ = [
     "NOWHERE",
@@ -91,7 +92,6 @@ __all__ = [
     "RankTimeoutError",
     "Receipt",
     "ReceiptError",
-    "RestoreCost",
     "Shard",
     "StaleBoundaryError",
     "StorageError",
@@ -102,6 +102,7 @@ __all__ = [
     "TransferError",
     "Transfers",
     "TreeSettings",
+    "TreeView",
     "UnifiedTree",
     "UnifiedTreeError",
     "Value",

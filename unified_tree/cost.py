@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.node import Node, Tier, Value, opposite
+from unified_tree.node import Node, Value, opposite
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -13,16 +13,17 @@ FLOPS_PER_RELOADED_BYTE = 4e3
 """Reloading a byte is as dear as so many FLOPs: 200 TFLOP/s of prefill against 50 GB/s from host."""
 
 
-def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> float:
+def restore_cost(state: TreeState, value: Value) -> float:
     """FLOPs to compute or reload what is lost with `value`, per byte that evicting it frees.
 
     A copy on the other tier makes it a reload. A path's leaf costs its own tokens, so that among paths only recency
     tells. A state or a window costs the tokens back to the boundary before it, or what a rebuild costs if that is less.
     Cost: O(nodes up to that boundary), at most the setting `cost_steps`.
     """
+    component = value.component
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
-    copy = value.node.values(opposite(tier))[component]
+    copy = value.node.values(opposite(value.tier))[component]
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0

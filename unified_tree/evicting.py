@@ -190,10 +190,7 @@ def _book_victim(
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)
-    if is_whole:
-        pool.evicted(victim)
-    else:
-        pool.shortened(victim)
+    pool.went(victim, is_whole)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.spare or victim.copied)
     return eviction

@@ -103,4 +103,4 @@ def _node_ending_at(state: TreeState, key: Key, end: int, after: Boundary) -> No
         node = split(state, node, matched)
     if matched == end:
         return node
-    return state.grow(node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end)
+    return state.grow(node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end, end)

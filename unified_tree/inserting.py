@@ -149,23 +149,16 @@ class Insertion:
         if plan.keeps_spare:
             lengths = self._with_spare_end(lengths)
         if end == matched:
-            if state.reuse is not None:
-                state.reuse.published(node, end)
+            if state.listener is not None:
+                state.listener.published(node, end)
             return node
         width: int = plan.key.width_bytes
         data: bytes | memoryview = plan.key.data
         base: int = plan.key.begin * width
-        reuse = state.reuse
-        try:
-            if reuse is not None:
-                reuse.entering = end - matched
-            for length in lengths:
-                node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length)
-                if state.is_gated:
-                    self._changed[node] = None
-        finally:
-            if reuse is not None:
-                reuse.entering = 0
+        for length in lengths:
+            node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length, end)
+            if state.is_gated:
+                self._changed[node] = None
         return node
 
     def _with_spare_end(self, lengths: list[int]) -> list[int]:

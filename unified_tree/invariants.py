@@ -140,8 +140,8 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """The tree holds no more blocks than a shared budget has, and the next victim is the first of all orders; where a policy
-    learns, asking for a victim changes what it has noted, so that is not asked.
+    """The tree holds no more blocks than a shared budget has, and the next victim is the first of all orders; a policy
+    that chooses may note what it is asked, so it is not asked.
     """
     for tier, shared in zip(TIERS, state.shared_pools, strict=True):
         if shared is None:
@@ -152,7 +152,7 @@ def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
         if used != shared.used_blocks:
             yield f"{shared.used_blocks} blocks booked on {tier.name.lower()}, {used} are held"
         pools = state.pools(tier)
-        if any(pool.learns for pool in pools):
+        if state.policy.chooses:
             continue
         firsts = []
         for i, pool in enumerate(pools):

@@ -58,10 +58,24 @@ class Line:
         visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
             very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
             for none.
+        policy_state: whatever a policy keeps that follows texts; see EvictionPolicy.
         stretch: where its text ends among those that several namespaces have; None if it is not there.
     """
 
-    __slots__ = ("end", "fork", "forked", "forks", "ghost", "kept", "lost", "parent", "stretch", "unsaved", "visit")
+    __slots__ = (
+        "end",
+        "fork",
+        "forked",
+        "forks",
+        "ghost",
+        "kept",
+        "lost",
+        "parent",
+        "policy_state",
+        "stretch",
+        "unsaved",
+        "visit",
+    )
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
@@ -74,6 +88,7 @@ class Line:
         self.visit: Visit | None = None
         self.forks: dict[int, Visit] | None = None
         self.kept = 0
+        self.policy_state: object = None
         self.stretch: Stretch | None = None
 
     def owner(self, length: int) -> Line:

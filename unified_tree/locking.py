@@ -285,7 +285,7 @@ class Locks:
                     self._lock_value(receipt, value)
 
     def _lock_path(self, deepest: Value) -> None:
-        component, tier, reuse = deepest.component, deepest.tier, self._state.reuse
+        component, tier, listener = deepest.component, deepest.tier, self._state.listener
         pool = self._state.pools(tier)[component]
         node = deepest.node
         value: Value | None = deepest
@@ -299,8 +299,8 @@ class Locks:
             assert node.parent is not None
             node = node.parent
             value = node.values(tier)[component]
-        if reuse is not None and deepest.locks == 1 and tier is DEVICE:
-            reuse.locked(deepest.node)
+        if listener is not None and deepest.locks == 1 and tier is DEVICE:
+            listener.locked(deepest.node)
 
     def _unlock_path(self, deepest: Value) -> None:
         state, component, tier = self._state, deepest.component, deepest.tier
@@ -321,8 +321,8 @@ class Locks:
             assert node.parent is not None
             node = node.parent
             value = node.values(tier)[component]
-        if state.reuse is not None and not deepest.locks and tier is DEVICE:
-            state.reuse.unlocked(deepest.node)
+        if state.listener is not None and not deepest.locks and tier is DEVICE:
+            state.listener.unlocked(deepest.node)
 
     def _lock_value(self, receipt: Receipt, value: Value) -> None:
         receipt.values.append(value)

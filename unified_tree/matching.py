@@ -75,8 +75,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     if checks:
         require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
-        if touch and state.reuse is not None:
-            state.reuse.fork = None
+        if touch:
+            state.arrival = None
         return _MISS
     path_node, path_length = device_node, device_length = node, length
     if state.host_value_count:  # else every node's paths are on device
@@ -324,8 +324,7 @@ def use(state: TreeState, found: Match, held: Boundary) -> None:
     Cost: as the touch of a match.
     """
     if found.known.length == 0:
-        if state.reuse is not None:
-            state.reuse.fork = None
+        state.arrival = None
         return
     length = found.path_length
     node = state.nodes.get(found.known.node)
@@ -358,8 +357,8 @@ def _named(node: Node, boundary: Boundary) -> Boundary:
 def _use(state: TreeState, device: Boundary, reachable: Boundary, path_node: Node, path_length: int) -> None:
     """A request uses what it matched."""
     state.tick()
-    if state.reuse is not None:
-        state.reuse.arrived(path_node, path_length)
+    if state.listener is not None:
+        state.arrival = state.listener.arrived(path_node, path_length)
     _touch(state, device, path_node, path_length, Tier.DEVICE)
     if reachable.length > device.length:
         _touch(state, reachable, path_node, path_length, Tier.HOST)

@@ -10,18 +10,22 @@ from __future__ import annotations
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.eviction_policy import EvictionPolicy
 from unified_tree.extensions import find_extension, known_names
+from unified_tree.node import Tier, Value
 from unified_tree.queues import Queues
-from unified_tree.reuse import BY_RECENCY, QUEUE_SPAN, queue_of, since
+from unified_tree.reuse import BY_RECENCY, QUEUE_SPAN, Reuse, queue_of, since
+from unified_tree.urgency import URGENCIES
+from unified_tree.visit import Visit
 
 if TYPE_CHECKING:
-    from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory, RestoreCost
-    from unified_tree.node import Value
+    from unified_tree.eviction_policy import PolicyFactory
+    from unified_tree.node import Node
     from unified_tree.order import Order
-    from unified_tree.reuse import Reuse
+    from unified_tree.tree_view import TreeView
 
 ENTRY_POINT_GROUP = "unified_tree.policies"
 """An installed package offers `name = "module:factory"` here."""
@@ -29,40 +33,70 @@ ENTRY_POINT_GROUP = "unified_tree.policies"
 
 @mypyc_attr(allow_interpreted_subclasses=False)
 class Standard:
-    """Ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps.
+    """The base of the policies of this library: see EvictionPolicy, whose events do nothing here.
+
+    It ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps.
 
     Attributes:
         by_use: whether a use changes a rank.
-        compares_across_pools: whether ranks mean the same in all pools, as a budget that they share needs.
+        chooses: whether it chooses victims other than by rank.
+        hears_texts: whether it wants the events of texts.
     """
 
     by_use = True
+    chooses = False
     compares_across_pools = True
+    follows_texts = False
+    hears_texts = False
 
-    def age_with(self, other: Standard, page_blocks: int) -> None:
-        """Values of both policies are ranked against each other from now on; a page of this one's takes so many blocks."""
-
-    def standing(self, value: Value) -> tuple[float, float]:
-        """How a placed value compares with those of other pools: the smallest goes first."""
-        return (value.rank, value.second_rank)
-
-    def touched(self, value: Value) -> None:
-        """Nothing to keep."""
-
-    def place(self, order: Order, value: Value, urgency: int) -> None:
-        """Rank a value, and add it to an order there."""
-        rank, second_rank = self.rank(value)
-        order.add(value, urgency, rank, second_rank, -value.node.end)
-
-    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
-        """The next victim, where that is not just the first of the order."""
-        return first
+    def __init__(self, view: TreeView) -> None:
+        self._view = view
 
     def rank(self, value: Value) -> tuple[float, float]:
         """Least recently used first."""
         return (float(value.touched), 0.0)
 
-    def evicted(self, value: Value) -> None:
+    def placed(self, value: Value) -> None:
+        """Nothing to note."""
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools in one budget: the smallest goes first."""
+        return (value.rank, value.second_rank)
+
+    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
+        """The first of the order."""
+        return first
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        """By its last use."""
+        return f"{_used(rank, now)}; the least recently used goes first"
+
+    def touched(self, value: Value) -> None:
+        """Nothing to keep."""
+
+    def went(self, value: Value, is_whole: bool) -> None:
+        """Nothing to learn."""
+
+    def arrived(self, node: Node, length: int) -> object:  # noqa: ARG002
+        """Nothing to remember."""
+        return None
+
+    def withdrew(self, arrival: object) -> None:
+        """Nothing to take back."""
+
+    def grew(self, node: Node, last: int) -> None:
+        """Nothing to learn."""
+
+    def published(self, node: Node, length: int) -> None:
+        """Nothing to learn."""
+
+    def saved(self, node: Node) -> None:
+        """Nothing to learn."""
+
+    def locked(self, node: Node) -> None:
+        """Nothing to learn."""
+
+    def unlocked(self, node: Node) -> None:
         """Nothing to learn."""
 
 
@@ -76,6 +110,9 @@ class Lfu(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.hits), float(value.touched))
 
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        return f"{_hits(rank)}, {_used(second_rank, now)}; the fewest hits go first"
+
 
 class Fifo(Standard):
     """Oldest creation first."""
@@ -84,6 +121,9 @@ class Fifo(Standard):
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.created), 0.0)
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        return f"made {now - rank:,.0f} ticks ago; the oldest goes first"
 
 
 class Filo(Standard):
@@ -94,12 +134,19 @@ class Filo(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (-float(value.created), 0.0)
 
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        return f"made {now + rank:,.0f} ticks ago; the newest goes first"
+
 
 class Slru(Standard):
     """Values without a hit are evicted first, then those with hits; least recently used first within each segment."""
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (1.0 if value.hits else 0.0, float(value.touched))
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        was_hit = "hit before" if rank else "never hit"
+        return f"{was_hit}, {_used(second_rank, now)}; what was never hit goes first, then the least recently used"
 
 
 class Priority(Standard):
@@ -108,6 +155,9 @@ class Priority(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.priority), float(value.touched))
 
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        return f"priority {rank:g}, {_used(second_rank, now)}; the lowest priority goes first"
+
 
 class Mru(Standard):
     """Most recently used first."""
@@ -115,9 +165,20 @@ class Mru(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (-float(value.touched), 0.0)
 
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        return f"{_used(-rank, now)}; the most recently used goes first"
+
+
+def _used(touched: float, now: int) -> str:
+    return f"last used {now - touched:,.0f} ticks ago"
+
+
+def _hits(count: float) -> str:
+    return f"{count:,.0f} {'hit' if count == 1 else 'hits'}"
+
 
 class Inflation:
-    """How far scores have aged: the highest of a victim."""
+    """How far the scores of a pool have aged: the highest of a victim."""
 
     __slots__ = ("score",)
 
@@ -132,27 +193,34 @@ class CostAware(Standard):
     budget share their inflation.
     """
 
-    def __init__(self, restore_cost: RestoreCost) -> None:
-        self._age = Inflation()
-        self._restore_cost = restore_cost
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        count = len(view.components)
+        self._ages = [Inflation() for _ in range(2 * count)]
+        self._is_shared = [False, False]
 
-    @property
-    def inflation(self) -> float:
-        """The score of the last victim, at most."""
-        return self._age.score
+    def inflation(self, component: int, tier: Tier) -> float:
+        """The score of a pool's last victim, at most."""
+        return self._ages[self._pool_of(component, tier)].score
 
-    def age_with(self, other: Standard, page_blocks: int) -> None:  # noqa: ARG002
-        assert isinstance(other, CostAware)
-        self._age = other._age
+    def _pool_of(self, component: int, tier: Tier) -> int:
+        count = len(self._view.components)
+        first = count if tier is Tier.HOST else 0
+        return first if self._view.page_blocks(component, tier) else first + component
 
     def touched(self, value: Value) -> None:
-        value.score = self._age.score + self._restore_cost(value)
+        age = self._ages[self._pool_of(value.component, value.tier)]
+        value.score = age.score + self._view.restore_cost(value)
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (value.score, float(value.touched))
 
-    def evicted(self, value: Value) -> None:
-        self._age.score = max(self._age.score, value.score)
+    def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
+        age = self._ages[self._pool_of(value.component, value.tier)]
+        age.score = max(age.score, value.score)
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        return f"score {rank:.4g} for what it costs to bring back, {_used(second_rank, now)}; the smallest score goes first"
 
 
 class HitDensity(Standard):
@@ -161,45 +229,79 @@ class HitDensity(Standard):
     A value's queue, and since when it waits there, are in its score.
     """
 
-    def __init__(self) -> None:
+    chooses = True
+    follows_texts = True
+    hears_texts = True
+
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
         self._reuse: Reuse | None = None
         self._queues: list[Queues] = []
-        self._page_blocks = 1
 
-    def age_with(self, other: Standard, page_blocks: int) -> None:  # noqa: ARG002
-        self._page_blocks = page_blocks
+    def learner(self) -> Reuse:
+        """What is learned of reuse; the tree is complete when it is asked for first."""
+        reuse = self._reuse
+        if reuse is None:
+            reuse = self._reuse = Reuse(self._view.state)
+            count = 2 * len(self._view.components)
+            self._queues = [Queues(i % URGENCIES, reuse) for i in range(count * URGENCIES)]
+        return reuse
+
+    def _queues_of(self, value: Value, urgency: int) -> Queues:
+        pool = value.component + (len(self._view.components) if value.tier is Tier.HOST else 0)
+        return self._queues[pool * URGENCIES + urgency]
 
     def standing(self, value: Value) -> tuple[float, float]:
         """By what is worth least a block."""
-        if self._reuse is None or self._reuse.mode == BY_RECENCY:
+        reuse = self.learner()
+        if reuse.mode == BY_RECENCY:
             return (float(value.touched), 0.0)
-        return (self._reuse.worth(queue_of(value), since(value)) / self._page_blocks, value.second_rank)
-
-    def learn_from(self, reuse: Reuse, urgencies: int) -> None:
-        """Rank by what is learned of reuse; without that, it is `lru`."""
-        self._reuse = reuse
-        self._queues = [Queues(urgency, reuse) for urgency in range(urgencies)]
-
-    def place(self, order: Order, value: Value, urgency: int) -> None:
-        if self._reuse is None:
-            value.score = float(value.touched)
-            order.add(value, urgency, 0.0, value.score, -value.node.end)
-            return
-        queue, at = self._reuse.place(value)
-        value.score = float(queue) * QUEUE_SPAN + float(at)
-        order.add(value, urgency, float(queue), float(at), -value.node.end)
-        self._queues[urgency].entered(queue, at)
-
-    def evicted(self, value: Value) -> None:
-        if self._reuse is not None:
-            self._reuse.went(value)
-
-    def next_victim(self, order: Order, first: Value) -> Value:
-        found = None if self._reuse is None else self._queues[first.urgency].least(order)
-        return first if found is None else found
+        blocks = self._view.page_blocks(value.component, value.tier)
+        return (reuse.worth(queue_of(value), since(value)) / max(1, blocks), value.second_rank)
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return (float(queue_of(value)), float(since(value)))
+        queue, at = self.learner().place(value)
+        return (float(queue), float(at))
+
+    def placed(self, value: Value) -> None:
+        value.score = value.rank * QUEUE_SPAN + value.second_rank
+        self._queues_of(value, value.urgency).entered(i64(value.rank), i64(value.second_rank))
+
+    def next_victim(self, order: Order, first: Value) -> Value:
+        self.learner()
+        found = self._queues_of(first, first.urgency).least(order)
+        return first if found is None else found
+
+    def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
+        self.learner().went(value)
+
+    def arrived(self, node: Node, length: int) -> object:
+        reuse = self.learner()
+        reuse.arrived(node, length)
+        return reuse.fork
+
+    def withdrew(self, arrival: object) -> None:
+        if isinstance(arrival, Visit):
+            arrival.is_open = True
+
+    def grew(self, node: Node, last: int) -> None:
+        self.learner().grew(node, last)
+
+    def published(self, node: Node, length: int) -> None:
+        self.learner().published(node, length)
+
+    def saved(self, node: Node) -> None:
+        self.learner().saved(node)
+
+    def locked(self, node: Node) -> None:
+        self.learner().locked(node)
+
+    def unlocked(self, node: Node) -> None:
+        self.learner().unlocked(node)
+
+
+EVENTS = ("touched", "went", "placed", "arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")
+OF_TEXTS = frozenset(EVENTS[3:])
 
 
 class Guarded(Standard):
@@ -215,13 +317,20 @@ class Guarded(Standard):
     Raises ConfigurationError for an object that lacks a method of a policy.
     """
 
-    def __init__(self, policy: EvictionPolicy) -> None:
-        missing = [name for name in ("touched", "rank", "evicted") if not callable(getattr(policy, name, None))]
-        if missing:
-            raise ConfigurationError(f"{policy!r} is no eviction policy: it lacks {', '.join(missing)}")
+    def __init__(self, view: TreeView, policy: EvictionPolicy) -> None:
+        super().__init__(view)
+        if not callable(getattr(policy, "rank", None)):
+            raise ConfigurationError(f"{policy!r} is no eviction policy: it lacks rank")
         self.policy = policy
         self.is_selective = callable(getattr(policy, "admits", None))
         self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
+        self.follows_texts = bool(getattr(policy, "follows_texts", False))
+        self._events: dict[str, Any] = {}
+        for name in (*EVENTS, "next_victim", "standing", "explain"):
+            if overrides(policy, name):
+                self._events[name] = getattr(policy, name)
+        self.chooses = "next_victim" in self._events
+        self.hears_texts = not OF_TEXTS.isdisjoint(self._events)
         self.failures = 0
         self.declined = 0
         self.last_failure: str | None = None
@@ -237,16 +346,13 @@ class Guarded(Standard):
             self.declined += 1
         return admitted
 
-    def touched(self, value: Value) -> None:
-        try:
-            self.policy.touched(value)
-        except Exception as error:  # foreign code in the middle of an operation that must not fail
-            self._failed(repr(error))
-
     def rank(self, value: Value) -> tuple[float, float]:
+        return self._ranked("rank", value)
+
+    def _ranked(self, name: str, value: Value) -> tuple[float, float]:
+        """What a method of the policy ranks a value by; below all others if that is no number."""
         try:
-            policy: Any = self.policy  # compiled, a declared result would be checked, and numpy's numbers refused
-            rank: object = policy.rank(value)
+            rank: object = getattr(self.policy, name)(value)
             if isinstance(rank, float):
                 first, second = float(rank), 0.0
             elif isinstance(rank, tuple) and len(rank) == 2:
@@ -255,20 +361,90 @@ class Guarded(Standard):
                 first, second = _number(rank), 0.0
             if not (isnan(first) or isnan(second)):
                 return (first, second)
-            self._failed(f"rank {rank!r} is no number")
+            self._failed(f"{name} {rank!r} is no number")
         except Exception as error:  # as above
             self._failed(repr(error))
         return (-inf, float(value.touched))
 
-    def evicted(self, value: Value) -> None:
+    def next_victim(self, order: Order, first: Value) -> Value:
+        chosen: object = self._tell("next_victim", order, first)
+        if chosen is None:
+            return first
+        if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and same_pool(chosen, first):
+            return chosen
+        self._failed(f"{chosen!r} cannot be the next victim")
+        return first
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        said: object = self._tell("explain", rank, second_rank, now)
+        if isinstance(said, str):
+            return said
+        return f"ranked {rank:g} by {type(self.policy).__name__}; the smallest rank goes first"
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        return (value.rank, value.second_rank) if "standing" not in self._events else self._ranked("standing", value)
+
+    def touched(self, value: Value) -> None:
+        self._tell("touched", value)
+
+    def placed(self, value: Value) -> None:
+        self._tell("placed", value)
+
+    def went(self, value: Value, is_whole: bool) -> None:
+        event = self._events.get("went")
+        if event is not None:
+            try:
+                event(value, is_whole=is_whole)
+            except Exception as error:  # as above
+                self._failed(repr(error))
+
+    def arrived(self, node: Node, length: int) -> object:
+        return self._tell("arrived", node, length)
+
+    def withdrew(self, arrival: object) -> None:
+        self._tell("withdrew", arrival)
+
+    def grew(self, node: Node, last: int) -> None:
+        self._tell("grew", node, last)
+
+    def published(self, node: Node, length: int) -> None:
+        self._tell("published", node, length)
+
+    def saved(self, node: Node) -> None:
+        self._tell("saved", node)
+
+    def locked(self, node: Node) -> None:
+        self._tell("locked", node)
+
+    def unlocked(self, node: Node) -> None:
+        self._tell("unlocked", node)
+
+    def _tell(self, name: str, *given: object) -> object:
+        """What the policy answers to an event that it has; None if it has none of that name, or raises."""
+        event = self._events.get(name)
+        if event is None:
+            return None
         try:
-            self.policy.evicted(value)
+            answer: object = event(*given)
         except Exception as error:  # as above
             self._failed(repr(error))
+            return None
+        return answer
 
     def _failed(self, why: str) -> None:
         self.failures += 1
         self.last_failure = why
+
+
+def overrides(policy: object, name: str) -> bool:
+    """Whether a custom policy has a method of its own, not the base class's, which does nothing."""
+    method = getattr(policy, name, None)
+    return callable(method) and getattr(method, "__func__", None) is not getattr(EvictionPolicy, name, method)
+
+
+def same_pool(one: Value, other: Value) -> bool:
+    """Whether two values lie in one pool."""
+    return one.component == other.component and one.tier is other.tier
 
 
 def _number(given: Any) -> float:
@@ -284,15 +460,15 @@ def _number(given: Any) -> float:
 
 
 POLICIES: dict[str, PolicyFactory] = {
-    "lru": lambda _: Lru(),
-    "lfu": lambda _: Lfu(),
-    "fifo": lambda _: Fifo(),
-    "mru": lambda _: Mru(),
-    "filo": lambda _: Filo(),
-    "slru": lambda _: Slru(),
-    "priority": lambda _: Priority(),
+    "lru": Lru,
+    "lfu": Lfu,
+    "fifo": Fifo,
+    "mru": Mru,
+    "filo": Filo,
+    "slru": Slru,
+    "priority": Priority,
     "cost": CostAware,
-    "density": lambda _: HitDensity(),
+    "density": HitDensity,
 }
 
 
@@ -313,17 +489,21 @@ def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
     return policy
 
 
-def made_policy(factory: PolicyFactory, name: object, cost: RestoreCost) -> EvictionPolicy:
-    """A policy of a factory, which may be anything that somebody has named.
+def made_policy(factory: PolicyFactory, name: object, view: TreeView) -> EvictionPolicy | Standard:
+    """The policy that a factory makes, which may be anything that somebody has named.
 
     Raises ConfigurationError if the factory raises, or returns what is no policy.
     """
     try:
-        made: Any = factory(cost)
+        made: Any = factory(view)
     except (Exception, SystemExit) as error:
         raise ConfigurationError(f"the policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    lacking = [method for method in ("touched", "rank", "evicted") if not callable(getattr(made, method, None))]
-    if lacking:
-        raise ConfigurationError(f"{name!r} makes a {type(made).__name__}, which is no policy: it lacks {', '.join(lacking)}")
-    policy: EvictionPolicy = made
+    if not callable(getattr(made, "rank", None)):
+        raise ConfigurationError(f"{name!r} makes a {type(made).__name__}, which is no policy: it lacks rank")
+    policy: EvictionPolicy | Standard = made
     return policy
+
+
+def guarded(policy: EvictionPolicy | Standard, view: TreeView) -> Standard:
+    """A policy as a pool asks it: a custom one through a guard, which counts that pool's failures."""
+    return policy if isinstance(policy, Standard) else Guarded(view, policy)

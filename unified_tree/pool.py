@@ -6,7 +6,7 @@ in the order is the next victim, and no search passes over locked values.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from unified_tree.errors import PageError
 from unified_tree.node import PAGE_ID_BYTES, Value
 from unified_tree.order import Order
 from unified_tree.page_set import MAX_PAGES, PageSet
-from unified_tree.policies import Guarded, HitDensity, Standard
+from unified_tree.policies import Guarded, Standard
+from unified_tree.urgency import COPIED, NEEDED, SPARE, STRANDED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,21 +23,13 @@ if TYPE_CHECKING:
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.node import Tier
-    from unified_tree.reuse import Reuse
-
-
-STRANDED: Final = 0
-SPARE: Final = 1
-COPIED: Final = 2
-NEEDED: Final = 3
-URGENCIES: Final = 4
 
 
 class Pool:
     """One component's pages on one tier.
 
     Attributes:
-        order: the evictable values, the next victim first, but for a policy that learns.
+        order: the evictable values, the smallest rank first, which is the next victim unless the policy chooses another.
         used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked ones; of these those that no
             boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
             (`UnifiedTree.settle`).
@@ -64,12 +57,12 @@ class Pool:
         "used_pages",
     )
 
-    def __init__(self, component: Component, tier: Tier, policy: EvictionPolicy, page_count: int | None) -> None:
+    def __init__(self, component: Component, tier: Tier, policy: Standard, page_count: int | None) -> None:
         self.component = component
         self.is_path = component.coverage.is_path
         self.tier = tier
-        self._policy: Standard = policy if isinstance(policy, Standard) else Guarded(policy)
-        self.is_selective = isinstance(self._policy, Guarded) and self._policy.is_selective
+        self._policy = policy
+        self.is_selective = isinstance(policy, Guarded) and policy.is_selective
         self.ledger = PageLedger(component.name, page_count)
         self.order = Order()
         self.used_pages = 0
@@ -81,7 +74,7 @@ class Pool:
         self.copied_first = False
 
     @property
-    def policy(self) -> EvictionPolicy:
+    def policy(self) -> EvictionPolicy | Standard:
         """The policy that ranks its values, as it was given."""
         policy = self._policy
         return policy.policy if isinstance(policy, Guarded) else policy
@@ -111,7 +104,10 @@ class Pool:
 
     def add_evictable(self, value: Value) -> None:
         """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
-        self._policy.place(self.order, value, self.urgency(value))
+        policy = self._policy
+        rank, second_rank = policy.rank(value)
+        self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
+        policy.placed(value)
 
     def urgency(self, value: Value) -> int:
         """The class that precedes all ranks: STRANDED, then SPARE, then COPIED if `copied_first`, then the others."""
@@ -132,30 +128,13 @@ class Pool:
             self.add_evictable(value)
 
     @property
-    def learns(self) -> bool:
-        """Whether its policy ranks by what is learned of reuse."""
-        return isinstance(self._policy, HitDensity)
-
-    @property
     def compares_across_pools(self) -> bool:
         """Whether its policy's ranks mean the same in all pools."""
         return self._policy.compares_across_pools
 
-    def age_with(self, other: Pool, page_blocks: int) -> None:
-        """Values of both pools, which have policies of one kind, are ranked against each other from now on; a page of this
-        one's takes so many blocks.
-        """
-        self._policy.age_with(other._policy, page_blocks)
-
     def standing(self, value: Value) -> tuple[float, float]:
         """How a placed value compares with those of other pools; see `Standard.standing`."""
         return self._policy.standing(value)
-
-    def learn_from(self, reuse: Reuse) -> None:
-        """Rank by what is learned of reuse, if its policy does."""
-        policy = self._policy
-        if isinstance(policy, HitDensity):
-            policy.learn_from(reuse, URGENCIES)
 
     def admits(self, value: Value) -> bool:
         """Whether the policy lets an insert keep a window or a state."""
@@ -173,25 +152,20 @@ class Pool:
             self.order.discard(value)
             self.add_evictable(value)
 
-    def evicted(self, value: Value) -> None:
-        """Tell the policy of a victim."""
-        self._policy.evicted(value)
-
-    def shortened(self, value: Value) -> None:
-        """Tell the policy of a victim that loses its end alone, and is ranked again; not a custom one, for the value stays."""
-        if not isinstance(self._policy, Guarded):
-            self._policy.evicted(value)
+    def went(self, value: Value, is_whole: bool) -> None:
+        """Tell the policy of a victim, which goes, or loses its end and is ranked again."""
+        self._policy.went(value, is_whole)
 
     def is_where_it_ranks(self, value: Value) -> bool:
-        """Whether a value is at its right place in the order; with a custom policy only its urgency is compared."""
-        if isinstance(self._policy, Guarded):
+        """Whether a value is at its right place in the order; of a custom policy, or one that chooses, only by urgency."""
+        if isinstance(self._policy, Guarded) or self._policy.chooses:
             return value.urgency == self.urgency(value)
         return (value.urgency, value.rank, value.second_rank) == (self.urgency(value), *self._policy.rank(value))
 
     def next_victim(self) -> Value | None:
         """The evictable value that goes next, which stays in the order; None if there is none.
 
-        Cost: O(1); where the policy learns O(log n), and O(queues of values that are ranked alike).
+        Cost: that of the policy's choice; O(1) for the smallest rank.
         """
         first = self.order.first
         if not isinstance(first, Value):

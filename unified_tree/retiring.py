@@ -43,8 +43,8 @@ class Retired:
         if namespace is None:
             table, state.roots = state.roots, {}
             self.age += 1
-            if state.ghosts is not None:
-                state.ghosts.retired(table, None)
+            if state.texts is not None:
+                state.texts.retired(table, None)
         else:
             table = {}
             for name in ((namespace, False), (namespace, True)):
@@ -52,8 +52,8 @@ class Retired:
                 if root is not None:
                     root.is_retired = True
                     table[name] = root
-                if state.ghosts is not None:
-                    state.ghosts.retired({} if root is None else {name: root}, name)
+                if state.texts is not None:
+                    state.texts.retired({} if root is None else {name: root}, name)
         if table:
             self._tables.append(table)
 

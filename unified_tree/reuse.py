@@ -133,7 +133,6 @@ class Reuse:
         rankings: how often values came to be ranked in another way.
         fork: the visit of the request that arrived last, if it forks off. If that leaves and has published nothing, its visit
             is to be `is_open` again, for it may try again.
-        entering: tokens that an insert adds leaves for, whose pages the tree does not have yet.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -143,8 +142,8 @@ class Reuse:
         self.mode = BY_RECENCY
         self._classes_pay = False
         self.rankings = 0
+        self.entering = 0  # tokens of a text that is being inserted, whose pages the tree does not have yet
         self.fork: Visit | None = None
-        self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         # Where windows or states are required recency, too, could not resume from all that it holds.
         self._recency = None if state.is_gated else HeldByRecency(2 * settings.remembered_visits)
@@ -182,8 +181,15 @@ class Reuse:
             self._go_on(line, visit, length, length, visit.end)
             line.kept = length
 
-    def grew(self, node: Node) -> None:
-        """A new leaf stands in the tree. Cost: O(1), and with some visits slices of learning."""
+    def grew(self, node: Node, last: int) -> None:
+        """A new leaf stands in the tree, of a text up to `last`. Cost: O(1), and with some visits slices of learning."""
+        self.entering = last - node.start
+        try:
+            self._grew(node)
+        finally:
+            self.entering = 0
+
+    def _grew(self, node: Node) -> None:
         line, parent = node.line, node.parent
         if line is None or parent is None:
             return
@@ -273,7 +279,7 @@ class Reuse:
         if value is None or not value.is_placed:
             return
         pool = self._state.pools(value.tier)[value.component]
-        if pool.learns and self.place(value)[0] != queue_of(value):
+        if self.place(value)[0] != queue_of(value):
             pool.reorder(value)
 
     def _go_on(self, line: Line, before: Visit, length: int, hit: int, most: int, *, is_whole: bool = True) -> Visit:
@@ -427,7 +433,7 @@ class Reuse:
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
 
     def _held(self) -> tuple[float, float]:
-        """How many tokens of path the tree holds on the tier that holds more, with those that enter just now, and for how many
+        """How many tokens of path the tree holds on the tier that holds more, and for how many
         boundaries there is room; 0 if these need none of their own.
         """
         state = self._state

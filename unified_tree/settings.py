@@ -16,8 +16,8 @@ class TreeSettings:
 
     These change what prompts hit: `settle_limit`, because a value whose mark is not up to date yet counts as stranded or not as
     it did before, and `evict_reclaim_limit`, because an eviction that finds no invalidated node takes what is of use;
-    `cost_steps` under `cost`; `ghost_bytes` and all from `remembered_visits` on under `density`. The others change nothing that
-    is hit.
+    `cost_steps` under `cost`; how many `ghost_bytes`, and all from `remembered_visits` on, under `density`. The others change
+    nothing that is hit.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
@@ -26,8 +26,8 @@ class TreeSettings:
         cost_steps: how many nodes the cost-aware policy goes up to find the boundary (a length one can resume from) before a
             state or window; beyond that it uses the distance so far.
         ghost_bytes: host memory for what was evicted, by which misses are told apart, and as much for texts that several
-            namespaces have; 0 for none, and then no causes of misses. By it `density` recognises who comes back: with 0 it
-            ranks as `lru`.
+            namespaces have; 0 for none, and then no causes of misses. A policy that recognises by it who comes back has
+            the default then.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
         remembered_visits: from how many of the last requests the `density` policy learns, some 600 bytes each.
         remembered_forks: likewise from how many uses of places where sessions fork off, of new and of known ones each.

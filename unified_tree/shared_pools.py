@@ -37,13 +37,12 @@ class SharedPools:
         self.page_blocks = [budget.page_blocks.get(pool.component.name, 0) for pool in pools]
         self._pools = [pool for pool, blocks in zip(pools, self.page_blocks, strict=True) if blocks]
         self._blocks = [blocks for blocks in self.page_blocks if blocks]
-        for pool, blocks in zip(self._pools, self._blocks, strict=True):
+        for pool in self._pools:
             if not pool.compares_across_pools:
                 raise ConfigurationError(
                     f"{pool.policy!r} ranks the values of one pool: in a budget that pools share a policy must set "
                     "compares_across_pools; give page counts instead"
                 )
-            pool.age_with(self._pools[0], blocks)
 
     def next_victim(self) -> Value | None:
         """The value that goes first, of whatever pool; None if none can go. Of equals the deeper one goes first, then that of

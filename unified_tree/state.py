@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.ghosts import Ghosts
 from unified_tree.node import HOST, NO_BOUNDARY, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
+from unified_tree.policies import guarded
 from unified_tree.pool import Pool
 from unified_tree.receipt import Boundary
 from unified_tree.resumability import Resumability
 from unified_tree.retiring import Retired
-from unified_tree.reuse import Reuse
 from unified_tree.shared_pools import SharedPools
 from unified_tree.shared_windows import SharedWindow
+from unified_tree.tree_view import TreeView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from unified_tree.block_budget import BlockBudget
     from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.ghosts import Eviction
+    from unified_tree.policies import Standard
     from unified_tree.settings import TreeSettings
 
-PolicyMaker = Callable[[int, Tier], "EvictionPolicy"]
+FOLLOWED_BYTES: Final = 64 << 20
+"""For a policy that follows texts so much of what was evicted is remembered where misses are not explained."""
+PolicyMaker = Callable[[TreeView], "EvictionPolicy | Standard"]
 
 
 class TreeState:
@@ -63,8 +67,11 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
-        ghosts: what was evicted; None if nothing is remembered. `ages`: of what is used and evicted; None likewise.
-        reuse: what was learned of it; None if no policy asks.
+        texts: what was evicted, and the lines of all texts; None if nobody needs it.
+        ghosts: the same, where it explains misses; None if that is not wanted.
+        ages: of what is used and evicted; None likewise.
+        policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
+        arrival: what it answered to the request that arrived last.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -82,12 +89,20 @@ class TreeState:
         self.page_size = page_size
         self.index = {component.name: i for i, component in enumerate(self.components)}
         self._group_components()
+        self.settings = settings
+        view = TreeView(self, self.components, page_size, settings)
+        made = policy(view)
+        guards = [guarded(made, view) for _ in range(2 * len(self.components))]
         self.device_pools = [
-            Pool(c, Tier.DEVICE, policy(i, Tier.DEVICE), page_counts[0].get(c.name)) for i, c in enumerate(self.components)
+            Pool(c, Tier.DEVICE, guard, page_counts[0].get(c.name))
+            for c, guard in zip(self.components, guards[::2], strict=True)
         ]
         self.host_pools = [
-            Pool(c, Tier.HOST, policy(i, Tier.HOST), page_counts[1].get(c.name)) for i, c in enumerate(self.components)
+            Pool(c, Tier.HOST, guard, page_counts[1].get(c.name))
+            for c, guard in zip(self.components, guards[1::2], strict=True)
         ]
+        self.policy = guards[0]  # what raises in an event of texts counts for the first pool
+        self.listener = self.policy if self.policy.hears_texts else None
         of_device, of_host = budgets
         self.shared_pools = (
             None if of_device is None else SharedPools(self.device_pools, of_device),
@@ -95,7 +110,6 @@ class TreeState:
         )
         self.has_budgets = of_device is not None or of_host is not None
         self.host_value_count = 0
-        self.settings = settings
         self.nodes = NodeTable()
         self.roots: dict[tuple[str, bool], Root] = {}
         self.blocked: set[Node] = set()
@@ -104,16 +118,21 @@ class TreeState:
         self.last_node_id = NodeId(0)
         self.retired = Retired()
         self.resumability = Resumability(self, settings.settle_limit)
+        self.texts: Ghosts | None = None
         self.ghosts: Ghosts | None = None
         self.ages: Ages | None = None
-        self.reuse: Reuse | None = None
+        self.arrival: object = None
+        self._remember(time_s)
+
+    def _remember(self, time_s: Callable[[], float]) -> None:
+        """Make the memory of what was evicted, for causes of misses, or for a policy that follows texts."""
+        settings = self.settings
+        size = settings.ghost_bytes or (FOLLOWED_BYTES if self.policy.follows_texts else 0)
+        if size:
+            self.texts = Ghosts(self.page_size, size, settings.faded_ghosts, time_s, is_gated=self.is_gated)
         if settings.ghost_bytes:
+            self.ghosts = self.texts
             self.ages = Ages(len(self.components), time_s)
-            self.ghosts = Ghosts(page_size, settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
-            if any(pool.learns for pool in (*self.device_pools, *self.host_pools)):
-                self.reuse = Reuse(self)
-                for pool in (*self.device_pools, *self.host_pools):
-                    pool.learn_from(self.reuse)
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
@@ -204,15 +223,15 @@ class TreeState:
         self.nodes.add(node)
         return node
 
-    def grow(self, parent: Node, edge: bytes, end: int) -> Node:
-        """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
+    def grow(self, parent: Node, edge: bytes, end: int, last: int) -> Node:
+        """A new leaf under a node that has no child that begins with the same page, of a text up to `last`. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
         page_bytes = self.first_page_bytes(node)
         attach(parent, node, page_bytes, self.settings.max_listed_children)
-        if self.ghosts is not None:
-            node.line = self.ghosts.line_of_leaf(parent, edge, end, page_bytes)
-            if self.reuse is not None:
-                self.reuse.grew(node)
+        if self.texts is not None:
+            node.line = self.texts.line_of_leaf(parent, edge, end, page_bytes)
+            if self.listener is not None:
+                self.listener.grew(node, last)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
@@ -220,8 +239,8 @@ class TreeState:
         root = self.roots.get(name)
         if root is None:
             root = self.roots[name] = Root(name, len(self.components), self.retired.age)
-            if self.ghosts is not None:
-                root.line = self.ghosts.line_of_root(name)
+            if self.texts is not None:
+                root.line = self.texts.line_of_root(name)
         return root
 
     def place(
@@ -257,8 +276,8 @@ class TreeState:
             pool.used_pages += value.page_count
             if not are_taken:
                 pool.ledger.acquire(pages)
-            if self.reuse is not None and tier is not HOST and not (is_spare or self.is_path[component]):
-                self.reuse.saved(node)
+            if self.listener is not None and tier is not HOST and not (is_spare or self.is_path[component]):
+                self.listener.saved(node)
             pool.created(value)
             pool.add_evictable(value)
         if self.host_value_count:
@@ -302,8 +321,8 @@ class TreeState:
         width = len(node.edge) // (node.end - node.start)
         gone, value.pages = value.pages[-page_count * PAGE_ID_BYTES :], value.pages[: -page_count * PAGE_ID_BYTES]
         pool.remove_evictable(value)
-        if self.ghosts is not None:
-            self.ghosts.remember_end(node, node.end - tokens, node.edge[-tokens * width :], eviction, 0)
+        if self.texts is not None:
+            self.texts.remember_end(node, node.end - tokens, node.edge[-tokens * width :], eviction, 0)
         node.edge = node.edge[: -tokens * width]
         node.end -= tokens
         if value.marks is not None:
@@ -444,8 +463,8 @@ class TreeState:
         """
         parent = node.parent
         assert parent is not None and node.first_child is None
-        if self.ghosts is not None:
-            self.ghosts.remember(node, eviction, boundary_from)
+        if self.texts is not None:
+            self.texts.remember(node, eviction, boundary_from)
         self.retired.removed(node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
@@ -454,14 +473,14 @@ class TreeState:
         node.parent = None
         if isinstance(parent, Root) and parent.first_child is None and self.roots.get(parent.name) is parent:
             del self.roots[parent.name]
-            if self.ghosts is not None:
-                self.ghosts.root_left(parent)
+            if self.texts is not None:
+                self.texts.root_left(parent)
 
     def release(self) -> None:
         """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
         self.nodes.release()
-        if self.ghosts is not None:
-            self.ghosts.release()
+        if self.texts is not None:
+            self.texts.release()
 
     def first_page_bytes(self, node: Node) -> int:
         """How many bytes of a node's edge its first page is."""

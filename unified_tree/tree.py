@@ -13,7 +13,6 @@ from unified_tree.arguments import checked_boundary, checked_key, checked_limit,
 from unified_tree.causes import misses
 from unified_tree.clock import coarse_monotonic_s
 from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
-from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
 from unified_tree.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
 from unified_tree.explain import Explanation, explain
@@ -36,8 +35,10 @@ if TYPE_CHECKING:
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.miss import Miss
+    from unified_tree.policies import Standard
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, InsertResult, Match, Receipt
+    from unified_tree.tree_view import TreeView
 
 EVERYTHING = 1 << 62
 
@@ -54,7 +55,7 @@ class UnifiedTree:
         page_size: tokens a page; a multiple of every component's tokens_per_slot.
         policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`, `density`, one of
             an installed package's entry points `unified_tree.policies`, or `module:factory`), or a factory, which is called
-            once a pool.
+            once, with the tree as a policy sees it.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
         host_page_counts: host pages by component, likewise.
         budget: the device's memory as one budget that all pools share, in place of `page_counts`; for every component with
@@ -91,8 +92,8 @@ class UnifiedTree:
         host_page_counts = validate_host_pools(host_page_counts or {}, host_budget, components)
         factory = policy_factory(policy)
 
-        def make_policy(component: int, tier: Tier) -> EvictionPolicy:
-            return made_policy(factory, policy, lambda value: restore_cost(self._state, component, tier, value))
+        def make_policy(view: TreeView) -> EvictionPolicy | Standard:
+            return made_policy(factory, policy, view)
 
         counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
         self._state = TreeState(components, page_size, counts, budgets, make_policy, settings or TreeSettings(), time_s)

@@ -144,8 +144,8 @@ class Admission:
                 lease._grow_now(reserve_tokens)
             if not counts_first:
                 use(state, found, lease.boundary)
-            if state.reuse is not None:
-                lease._uses(state.reuse.fork)
+            if state.listener is not None:
+                lease._arrived(state.arrival)
             if not loads and parts.controller is not None:
                 parts.controller.hit(lease.boundary)
             lease._admitted_by(found, unloaded)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from unified_tree.keys import Key
     from unified_tree.miss import Miss, StoreLoss
     from unified_tree.receipt import Boundary, Match
-    from unified_tree.visit import Visit
 
 
 LENGTH: Final = 0
@@ -73,6 +72,7 @@ class Lease:
     """
 
     __slots__ = (
+        "_arrival",
         "_computed",
         "_doubt",
         "_length",
@@ -83,7 +83,6 @@ class Lease:
         "_resources",
         "_row",
         "_states",
-        "_visit",
         "cache",
         "cached_tokens",
         "compute_from",
@@ -145,7 +144,7 @@ class Lease:
         self.storage_tokens = 0
         self.failure: str | None = None
         self._misses: LeaseMisses | None = None
-        self._visit: Visit | None = None  # of a fork, until it publishes something
+        self._arrival: object = None  # what the policy is told if it leaves and has published nothing
 
     @property
     def misses(self) -> list[Miss]:
@@ -327,9 +326,9 @@ class Lease:
             self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
         )
 
-    def _uses(self, visit: Visit | None) -> None:
-        """It counts as a use of what it resumes from, and forks off there if there is a visit of that."""
-        self._visit = visit
+    def _arrived(self, arrival: object) -> None:
+        """Note what the policy answered to its arrival."""
+        self._arrival = arrival
 
     def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
@@ -568,7 +567,7 @@ class Lease:
         end = self._resources.layout.floor_to_page(publication.length)
         if publication.piece is not None:
             self.tokens.extend(publication.piece)
-        self._visit = None
+        self._arrival = None
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
@@ -583,8 +582,9 @@ class Lease:
         """Free its private pages and release its locks. Idempotent, wherever it was interrupted before."""
         if self._misses is not None:
             self._misses.ended(self._resources.ledger, self.boundary)
-        if self._visit is not None:  # it published nothing, and may be tried again
-            self._visit.is_open = True
+        if self._arrival is not None:  # it published nothing, and may be tried again
+            self._resources.state.policy.withdrew(self._arrival)
+            self._arrival = None
         self._abandon_load()
         self.tables.free()
         if self._states is not None:

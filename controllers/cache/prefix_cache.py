@@ -62,7 +62,7 @@ class PrefixCache(StoreAccess):
         page_counts: device pages by component with pages of its own; one left out is unbounded.
         budget: the device's memory as one budget that all pools share, in place of `page_counts`: what one kind of state needs
             more of, the others give up. `Composition.budget` makes one. See docs/pools.md for what kernels need then.
-        policy: eviction policy by name, or a factory; see UnifiedTree. `density` without a memory of evictions is `lru`.
+        policy: eviction policy by name, or a factory; see UnifiedTree.
         rebuild: resume from a rebuilt window if that computes fewer tokens.
         save_limit: maximum number of lengths of its prompt at which a request saves states and windows.
         draft_tokens: how many tokens `truncate` may remove at no cost. A saved state of the output is freed this many tokens

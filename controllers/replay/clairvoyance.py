@@ -14,40 +14,32 @@ from sys import byteorder
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
-from unified_tree.node import Tier
+from unified_tree.eviction_policy import EvictionPolicy
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.workload import Request, Workload
-    from unified_tree.eviction_policy import Rank, RestoreCost
+    from unified_tree.eviction_policy import Rank
     from unified_tree.node import Value
-    from unified_tree.pool import Pool
+    from unified_tree.tree_view import TreeView
 
 TOKEN_BYTES = 8
 
 
 class Clairvoyance:
-    """The factory of one cache's clairvoyant policies, and who tells them what has arrived."""
+    """The factory of one cache's clairvoyant policy, and who tells it what has arrived."""
 
     def __init__(self, workload: Workload, composition: Composition) -> None:
         self._foresight = Foresight([request.runs for request in workload.requests], workload.block_count)
         self._page_size = composition.page_size
         self._paths = frozenset(i for i, c in enumerate(composition.components) if c.coverage.is_path)
-        self._policies: list[Clairvoyant] = []
+        self._policy: Clairvoyant | None = None
         self._arriving: Request | None = None
 
-    def __call__(self, _: RestoreCost) -> Clairvoyant:
-        """A policy for one pool."""
-        self._policies.append(Clairvoyant(self))
-        return self._policies[-1]
-
-    def attach(self, cache: PrefixCache) -> None:
-        """Tell the policies whose order they keep; once, after the cache was made with this factory."""
-        stats = cache.stats()
-        pools = [cache.tree.pool(name) for name in stats.pools]
-        for pool in pools + [cache.tree.pool(name, Tier.HOST) for name in stats.host_pools]:
-            next(policy for policy in self._policies if policy is pool.policy).pool = pool
+    def __call__(self, view: TreeView) -> Clairvoyant:
+        """The policy of the cache that is made with this factory."""
+        self._policy = Clairvoyant(self, view)
+        return self._policy
 
     def offered(self, request: Request) -> None:
         """A request is offered to the cache: its use of its blocks is no longer in the future."""
@@ -59,8 +51,8 @@ class Clairvoyance:
         """A request got its place."""
 
     def _revise(self, number: int) -> None:
-        for policy in self._policies:
-            policy.revise(number)
+        if self._policy is not None:
+            self._policy.revise(number)
 
     def need(self, value: Value) -> tuple[int, int]:
         """The request after which a value is to be ranked anew, and the one that needs it next; NEVER for none.
@@ -94,18 +86,15 @@ class Clairvoyance:
         return self._foresight.next_use(int(arriving[following])) == self._foresight.next_use(block)
 
 
-class Clairvoyant:
+class Clairvoyant(EvictionPolicy):
     """Ranks a value by when it is needed again; never comes first, then latest, among equals the least recently used."""
 
     compares_across_pools = True
 
-    def __init__(self, clairvoyance: Clairvoyance) -> None:
-        self.pool: Pool | None = None
+    def __init__(self, clairvoyance: Clairvoyance, view: TreeView) -> None:
         self._clairvoyance = clairvoyance
+        self._view = view
         self._due: dict[int, set[Value]] = {}
-
-    def touched(self, value: Value) -> None:
-        """Nothing to keep: the rank is looked up."""
 
     def rank(self, value: Value) -> Rank:
         """Minus the number of the next request to need it. Notes the value under the request that may change that."""
@@ -114,14 +103,14 @@ class Clairvoyant:
             self._due.setdefault(revised_at, set()).add(value)
         return (-use, value.touched)
 
-    def evicted(self, value: Value) -> None:
-        """Nothing to learn from a victim."""
-
     def revise(self, number: int) -> None:
         """The request has arrived: rank anew what it was expected to need. Cost: O(log n) a value."""
-        for value in sorted(self._due.pop(number, ()), key=lambda value: value.node.id):
-            if self.pool is not None:
-                self.pool.reorder(value)
+        for value in sorted(self._due.pop(number, ()), key=_place):
+            self._view.reorder(value)
+
+
+def _place(value: Value) -> tuple[int, int, int]:
+    return value.node.id, value.component, int(value.tier)
 
 
 def last_token(value: Value) -> int:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.resumptions import Resumptions, Saves
     from unified_tree.controllers.replay.workload import Request, Workload
-    from unified_tree.eviction_policy import RestoreCost
     from unified_tree.node import Value
+    from unified_tree.tree_view import TreeView
 
 
 class PlannedClairvoyance(Clairvoyance):
@@ -49,10 +49,10 @@ class PlannedClairvoyance(Clairvoyance):
                 self._resumed_at[int(request.blocks()[(depth - 1) // request.block_tokens]), depth].append(number)
         self._is_over = [False] * len(requests)
 
-    def __call__(self, _: RestoreCost) -> Clairvoyant:
-        """A policy for one pool."""
-        self._policies.append(Planned(self))
-        return self._policies[-1]
+    def __call__(self, view: TreeView) -> Clairvoyant:
+        """The policy of the cache that is made with this factory."""
+        self._policy = Planned(self, view)
+        return self._policy
 
     def offered(self, request: Request) -> None:
         """Nothing to do: it may have to wait, and is to find what it resumes from."""
@@ -108,8 +108,8 @@ class PlannedClairvoyance(Clairvoyance):
 class Planned(Clairvoyant):
     """A clairvoyant policy that keeps no window and no state at which nobody is to resume."""
 
-    def __init__(self, clairvoyance: PlannedClairvoyance) -> None:
-        super().__init__(clairvoyance)
+    def __init__(self, clairvoyance: PlannedClairvoyance, view: TreeView) -> None:
+        super().__init__(clairvoyance, view)
         self._planned = clairvoyance
 
     def admits(self, value: Value) -> bool:

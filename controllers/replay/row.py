@@ -88,8 +88,6 @@ def _replay(
         if tiers.link is not None:
             open_things.callback(tiers.link.linker.close)  # should the link not come to be
             link = open_things.enter_context(closing(tiers.link.to(cache)))
-        if clairvoyance is not None:
-            clairvoyance.attach(cache)
         inspector = None
         if spec.recording is not None:
             try:

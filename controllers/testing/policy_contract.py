@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,13 @@ from unified_tree import (
 from unified_tree.controllers.testing.checks import LIMIT_S, BrokenClauseError, Check, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.clause_threads import described
 from unified_tree.controllers.testing.letter_tree import LetterTree
-from unified_tree.policies import policy_factory
+from unified_tree.policies import EVENTS, Standard, overrides, policy_factory
 
 if TYPE_CHECKING:
-    from unified_tree.eviction_policy import Rank, RestoreCost
+    from unified_tree.eviction_policy import Rank
     from unified_tree.node import Node, Value
     from unified_tree.receipt import Receipt
+    from unified_tree.tree_view import TreeView
 
 FULL = Component(name="full", coverage=Path())
 MAMBA = Component(name="mamba", coverage=Point())
@@ -131,26 +132,29 @@ def expect_no_failures(tree: UnifiedTree) -> None:
                 expect(not failures, message, cause="the policy fails")
 
 
-class Watched:
+class Watched(EvictionPolicy):
     """A policy under watch: compares each victim with all that could have gone instead."""
 
-    def __init__(self, inner: EvictionPolicy, life: RandomLife) -> None:
+    def __init__(self, inner: EvictionPolicy | Standard, life: RandomLife) -> None:
         self._inner = inner
         self._life = life
-        self.admits: Callable[[Value], bool] = getattr(inner, "admits", lambda _: True)
-
-    def touched(self, value: Value) -> None:
-        """See EvictionPolicy.touched."""
-        self._inner.touched(value)
+        self.chooses = inner.chooses if isinstance(inner, Standard) else overrides(inner, "next_victim")
+        self.follows_texts = bool(getattr(inner, "follows_texts", False))
+        for name in (*EVENTS, "next_victim", "standing", "explain", "admits"):
+            is_told = name != "went" and (name != "next_victim" or self.chooses)
+            if is_told and (hasattr(inner, name) if isinstance(inner, Standard) else overrides(inner, name)):
+                setattr(self, name, getattr(inner, name))
 
     def rank(self, value: Value) -> Rank:
         """See EvictionPolicy.rank."""
         return self._inner.rank(value)
 
-    def evicted(self, value: Value) -> None:
-        """See EvictionPolicy.evicted."""
-        self._life.watch(value, self._inner)
-        self._inner.evicted(value)
+    def went(self, value: Value, *, is_whole: bool) -> None:
+        """See EvictionPolicy.went."""
+        if is_whole:
+            self._life.watch(value, self)
+        if isinstance(self._inner, Standard) or overrides(self._inner, "went"):
+            self._inner.went(value, is_whole=is_whole)
 
 
 class RandomLife:
@@ -169,8 +173,8 @@ class RandomLife:
         self._texts = ["ab"]
         self._receipts: list[Receipt] = []
 
-    def _watched(self, cost: RestoreCost) -> Watched:
-        return Watched(self._factory(cost), self)
+    def _watched(self, view: TreeView) -> Watched:
+        return Watched(self._factory(view), self)
 
     def run(self, steps: int) -> None:
         """So many random operations. Raises AssertionError for a wrong victim, or a policy that failed."""
@@ -203,7 +207,7 @@ class RandomLife:
             except StaleBoundaryError:
                 self._receipts.append(letters.tree.lock(letters.match(text, touch=False).device))
 
-    def watch(self, victim: Value, policy: EvictionPolicy) -> None:
+    def watch(self, victim: Value, policy: Watched) -> None:
         """Note a victim, and compare it with all that could have gone. What is broken is said at the end: a policy that raises
         is none that the tree listens to."""
         tree = self._letters.tree
@@ -213,14 +217,17 @@ class RandomLife:
         candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
         first: tuple[bool, tuple[float, float]] = (not (victim.stranded or victim.spare), (victim.rank, victim.second_rank))
         own = first
-        for value in candidates:
+        if victim not in candidates:
+            words = "a value was evicted that could not go"
+            self._broken = words, words
+        for value in () if policy.chooses else candidates:
             rank, was = policy.rank(value), (value.rank, value.second_rank)
             now = _pair(rank)
             if now is None or now != was:
                 self._broken = _changed(was, now, rank)
                 return
             first = min(first, (not (value.stranded or value.spare), now))
-        if victim not in candidates or own != first:
+        if own != first:
             words = f"a value of rank {_shown(own[1])} was evicted where one of {_shown(first[1])} could have gone"
             self._broken = words, words
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from math import inf
 
-from unified_tree import RestoreCost, Value
+from unified_tree import EvictionPolicy, TreeView, Value
 
 
-class Lru2:
-    """Ranks by the use before the last; what was used once goes first. One instance serves one pool."""
+class Lru2(EvictionPolicy):
+    """Ranks by the use before the last; what was used once goes first. One instance serves one tree."""
 
-    def __init__(self, restore_cost: RestoreCost) -> None:
-        self.restore_cost = restore_cost  # what it costs to bring a value back; this policy does without
+    def __init__(self, view: TreeView) -> None:
+        self.view = view  # the tree as a policy sees it; this one does without
 
     def touched(self, value: Value) -> None:
         """Keep the last two uses, at the value."""
@@ -25,9 +25,6 @@ class Lru2:
     def rank(self, value: Value) -> tuple[float, float]:
         """The smallest rank goes first."""
         return uses(value)
-
-    def evicted(self, value: Value) -> None:
-        """Nothing to learn."""
 
 
 def uses(value: Value) -> tuple[float, float]:

@@ -8,35 +8,29 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from unified_tree import RestoreCost
+from unified_tree import AdmissionPolicy, TreeView
 from unified_tree.node import Node, Root, Value
 
 REMEMBERED = 1 << 14
 
 
-class SecondTime:
+class SecondTime(AdmissionPolicy):
     """Least recently used first, but for newcomers: those must come twice."""
 
-    def __init__(self, restore_cost: RestoreCost) -> None:
-        del restore_cost
+    def __init__(self, view: TreeView) -> None:
+        del view
         self.seen = [0] * REMEMBERED
 
     def admits(self, value: Value) -> bool:
         """Whether a window or state of this prefix was offered before."""
-        prefix = digest(value.node)
+        prefix = digest(value.node) + value.component
         known = self.seen[prefix % REMEMBERED] == prefix
         self.seen[prefix % REMEMBERED] = prefix
         return known
 
-    def touched(self, value: Value) -> None:
-        """Nothing to keep."""
-
     def rank(self, value: Value) -> float:
         """The least recently used first."""
         return value.touched
-
-    def evicted(self, value: Value) -> None:
-        """Nothing to learn."""
 
 
 def digest(node: Node) -> int:

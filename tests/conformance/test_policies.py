@@ -82,7 +82,8 @@ class LongestFirst:
     def rank(self, value: Value) -> float:
         return -value.node.end
 
-    def evicted(self, value: Value) -> None:
+    def went(self, value: Value, *, is_whole: bool) -> None:
+        assert is_whole
         self.last = value
 
 
@@ -94,7 +95,7 @@ def test_a_policy_of_ones_own() -> None:
         return made[-1]
 
     grove = Grove([FULL, MAMBA], policy=factory)
-    assert len(made) == 4, "one a pool: two components on two tiers"
+    assert len(made) == 1, "one a tree"
     for text in ("ab", "cdefgh", "ijkl"):
         grove.put(text, [2])
         grove.match(text)
@@ -120,7 +121,7 @@ class Hostile:
     def rank(self, _: Value) -> Any:
         return self._answer()
 
-    def evicted(self, _: Value) -> None:
+    def went(self, _: Value, *, is_whole: bool) -> None:  # noqa: ARG002
         self._answer()
 
 

@@ -20,6 +20,7 @@ from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.effect import EffectKind
 from unified_tree.node import NodeId, Value
+from unified_tree.policies import HitDensity
 
 PAGE_SIZE = 2
 HUGE = 10_000
@@ -161,7 +162,7 @@ class Life:
                 (node.id, node.end, _told(value)) for node in state.nodes for tier in (node.device, node.host) for value in tier
             ],
             "roots": list(state.roots),
-            "visits": (visits, None if state.reuse is None else state.reuse.visits),
+            "visits": (visits, state.policy.learner().visits if isinstance(state.policy, HitDensity) else None),
             "stats": stats,
             "copies": [cache.counters.transfers[kind].count for kind in EffectKind],
             "effects": len(cache.tree.transfers.effects.open),

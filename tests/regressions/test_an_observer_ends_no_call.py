@@ -16,6 +16,7 @@ from unified_tree import Key
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.cache.traced_prefix_cache import TracedPrefixCache
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.policies import HitDensity
 
 
 class Raises:
@@ -118,4 +119,4 @@ def test_an_insert_that_fails_enters_nothing(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(state, "grow", fails)
         with pytest.raises(MemoryError):
             cache.commit(lease, np.array([1, 2, 3, 4]))
-    assert state.reuse is not None and state.reuse.entering == 0
+    assert isinstance(state.policy, HitDensity) and state.policy.learner().entering == 0

@@ -6,7 +6,7 @@ from math import inf, nan
 from random import Random
 from typing import Any
 
-from unified_tree import PolicyFactory
+from unified_tree import EvictionPolicy, PolicyFactory
 
 NO_RANKS: tuple[Any, ...] = (nan, inf, -inf, (1.0, nan), (0.0, 1.0, 2.0), (), "rank", None, 1j, object(), [3])
 
@@ -15,7 +15,7 @@ class BrokenPolicyError(Exception):
     """What a broken policy raises."""
 
 
-class BrokenPolicy:
+class BrokenPolicy(EvictionPolicy):
     """Least recently used first, but for a share of its calls."""
 
     def __init__(self, rng: Random, share: float) -> None:
@@ -32,7 +32,7 @@ class BrokenPolicy:
             return self._rng.choice(NO_RANKS)
         return value.touched
 
-    def evicted(self, value: Any) -> None:  # noqa: ARG002
+    def went(self, value: Any, *, is_whole: bool) -> None:  # noqa: ARG002
         self._maybe_raise()
 
     def _fails(self) -> bool:

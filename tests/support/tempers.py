@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from unified_tree import POLICIES, EvictionPolicy
-from unified_tree.eviction_policy import Rank, RestoreCost
+from unified_tree import POLICIES, EvictionPolicy, TreeView
+from unified_tree.eviction_policy import Rank
 from unified_tree.node import Value
 
 
@@ -25,9 +26,9 @@ class Tempers:
         self._name = name
         self._patience: int | None = None
 
-    def __call__(self, restore_cost: RestoreCost) -> EvictionPolicy:
+    def __call__(self, view: TreeView) -> EvictionPolicy:
         """As a PolicyFactory."""
-        return _Moody(POLICIES[self._name](restore_cost), self)
+        return _Moody(POLICIES[self._name](view), self)
 
     @contextmanager
     def short(self, patience: int) -> Iterator[None]:
@@ -46,10 +47,10 @@ class Tempers:
                 raise TemperError
 
 
-class _Moody:
+class _Moody(EvictionPolicy):
     compares_across_pools = True
 
-    def __init__(self, inner: EvictionPolicy, tempers: Tempers) -> None:
+    def __init__(self, inner: Any, tempers: Tempers) -> None:
         self._inner = inner
         self._tempers = tempers
 
@@ -59,8 +60,9 @@ class _Moody:
 
     def rank(self, value: Value) -> Rank:
         self._tempers.asked()
-        return self._inner.rank(value)
+        rank: Rank = self._inner.rank(value)
+        return rank
 
-    def evicted(self, value: Value) -> None:
+    def went(self, value: Value, *, is_whole: bool) -> None:
         self._tempers.asked()
-        self._inner.evicted(value)
+        self._inner.went(value, is_whole=is_whole)

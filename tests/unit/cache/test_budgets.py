@@ -121,9 +121,6 @@ class MyOrder:
     def rank(self, value: Value) -> float:
         return value.touched
 
-    def evicted(self, value: Value) -> None:
-        """Nothing to learn."""
-
 
 def test_a_policy_must_say_that_its_ranks_compare() -> None:
     with pytest.raises(ConfigurationError, match="compares_across_pools"):
@@ -194,11 +191,11 @@ def test_costs_age_together() -> None:
     cache = cache_of(12, FULL, SWA, policy="cost")
     for text in ("aaaa", "bbbb", "cccc"):
         run(cache, text)
-    policies: list[Any] = [cache.tree.pool(name).policy for name in ("full", "swa")]
-    assert policies[0].inflation == policies[1].inflation > 0
-    apart: list[Any] = [PrefixCache([FULL, SWA], 2, policy="cost").tree.pool(name).policy for name in ("full", "swa")]
-    apart[0]._age.score = 5.0
-    assert apart[1].inflation == 0
+    policy: Any = cache.tree.state.policy
+    assert policy.inflation(0, Tier.DEVICE) == policy.inflation(1, Tier.DEVICE) > 0
+    apart: Any = PrefixCache([FULL, SWA], 2, policy="cost").tree.state.policy
+    apart._ages[0].score = 5.0
+    assert (apart.inflation(0, Tier.DEVICE), apart.inflation(1, Tier.DEVICE)) == (5.0, 0.0)
 
 
 def test_blocks_can_be_asked_for_only_where_pools_share_them() -> None:

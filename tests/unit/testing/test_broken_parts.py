@@ -277,9 +277,6 @@ class Moody:
         self.asked += 1
         return -self.asked if self.asked % 3 else value.touched
 
-    def evicted(self, value: Any) -> None:
-        pass
-
 
 class Raises(Moody):
     def rank(self, value: Any) -> float:
@@ -329,7 +326,7 @@ def raising(_: object) -> Any:
         ),
         (
             lambda _: object(),
-            "there is no policy to check: .* makes a object, which is no policy: it lacks touched, rank, evicted",
+            "there is no policy to check: .* makes a object, which is no policy: it lacks rank",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_what_cannot_be_a_policy_is_refused(name: str, words: str) -> None:
 
 
 def test_a_policy_without_its_methods_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="which is no policy: it lacks touched, rank, evicted"):
+    with pytest.raises(ConfigurationError, match="which is no policy: it lacks rank"):
         UnifiedTree([FULL], 2, policy=lambda _: object())  # type: ignore[arg-type, return-value]
 
 
@@ -172,9 +172,6 @@ def test_a_policy_that_cannot_admit_is_counted() -> None:
 
         def rank(self, _: object) -> float:
             return 0.0
-
-        def evicted(self, value: object) -> None:
-            pass
 
     letters = LetterTree([FULL, MAMBA], policy=Undecided)
     letters.put("abcd", [4])

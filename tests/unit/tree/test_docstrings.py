@@ -50,7 +50,7 @@ def test_public_classes_say_what_they_are(name: str) -> None:
 
 def test_a_policys_protocol_can_be_read() -> None:
     for protocol in (EvictionPolicy, AdmissionPolicy):
-        for name in ("touched", "rank", "evicted"):
+        for name in ("touched", "rank", "went", "next_victim", "explain", "arrived", "grew", "saved"):
             assert inspect.getdoc(getattr(protocol, name))
     assert "policy_state" in (inspect.getdoc(EvictionPolicy) or "")
     assert "duplicate" in (inspect.getdoc(AdmissionPolicy.admits) or "")

@@ -324,16 +324,18 @@ class Forgetful:
     """Keeps its ranks by node, and forgets those of what goes."""
 
     def __init__(self) -> None:
-        self._uses: dict[int, int] = {}
+        self._uses: dict[tuple[int, int], int] = {}
 
     def touched(self, value: Value) -> None:
-        self._uses[value.node.id] = self._uses.get(value.node.id, 0) + 1
+        place = value.component, value.node.id
+        self._uses[place] = self._uses.get(place, 0) + 1
 
     def rank(self, value: Value) -> float:
-        return self._uses[value.node.id]
+        return self._uses[value.component, value.node.id]
 
-    def evicted(self, value: Value) -> None:
-        del self._uses[value.node.id]
+    def went(self, value: Value, *, is_whole: bool) -> None:
+        if is_whole:
+            del self._uses[value.component, value.node.id]
 
 
 @pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from unified_tree import Component, Key, Path, TreeSettings, UnifiedTree
+from unified_tree.policies import HitDensity
 from unified_tree.reuse import BY_RECENCY, Reuse
 from unified_tree.visit import Visit
 
@@ -20,8 +21,11 @@ class Tree:
     def __init__(self, pages: int, **settings: int) -> None:
         self.tree = UnifiedTree([FULL], 1, policy="density", page_counts={"full": pages}, settings=TreeSettings(**settings))
         self.free = list(range(pages))
-        assert self.tree.state.reuse is not None and self.tree.state.reuse._recency is not None
-        self.reuse, self.recency = self.tree.state.reuse, self.tree.state.reuse._recency
+        policy = self.tree.state.policy
+        assert isinstance(policy, HitDensity)
+        self.reuse = policy.learner()
+        assert self.reuse._recency is not None
+        self.recency = self.reuse._recency
         self.reuse._sessions.is_trusted = False
         self.hit = self.by_recency = 0.0
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_tree import Component, Path
+from unified_tree import Component, EvictionPolicy, Path
 from unified_tree.controllers.testing import LetterTree, check_policy
 
 FULL = Component(name="full", coverage=Path())
 
 
-class Newest:
+class Newest(EvictionPolicy):
     """The newest first, in ranks of some kind."""
 
     def __init__(self, rank: Callable[[float], Any]) -> None:
@@ -25,9 +25,6 @@ class Newest:
 
     def rank(self, value: Any) -> Any:
         return self._rank(-value.created)
-
-    def evicted(self, value: Any) -> None:
-        pass
 
 
 def victims(rank: Callable[[float], Any]) -> tuple[list[int], int, str | None]:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from unified_tree import BlockBudget, Boundary, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Node, Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
-from unified_tree.policies import POLICIES
-from unified_tree.pool import SPARE
+from unified_tree.policies import POLICIES, HitDensity
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
@@ -31,6 +30,7 @@ from unified_tree.reuse import (
     queue_of,
     since,
 )
+from unified_tree.urgency import SPARE
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import (
     AGE_BOUNDS,
@@ -164,12 +164,12 @@ def test_the_same_history_has_the_same_victims(policy: str) -> None:
     assert first.victims == second.victims
 
 
-def test_without_a_memory_of_evictions_it_is_lru() -> None:
-    lru, density = (Server(policy, 300, 20, ghost_bytes=0) for policy in ("lru", "density"))
-    for server in (lru, density):
-        chats_among_scans(server, rounds=8)
-    assert density.tree.state.reuse is None
-    assert lru.victims == density.victims
+def test_it_learns_as_well_where_misses_are_not_explained() -> None:
+    lru, explained, unexplained = Server("lru", 300, 20), Server("density", 300, 20), Server("density", 300, 20, ghost_bytes=0)
+    for server in (lru, explained, unexplained):
+        chats_among_scans(server, rounds=20)
+    assert unexplained.tree.state.ghosts is None
+    assert unexplained.victims == explained.victims != lru.victims
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -187,6 +187,13 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 # -- visits
+
+
+def learner_of(tree: UnifiedTree) -> Reuse:
+    """What the tree's policy has learned."""
+    policy = tree.state.policy
+    assert isinstance(policy, HitDensity)
+    return policy.learner()
 
 
 def visit_of(server: Server, tokens: list[int]) -> Visit:
@@ -295,8 +302,7 @@ def test_text_that_comes_back_says_nothing_of_places() -> None:
     server, draw = Server("density", 60, 3), Random(2)
     text = fresh(24, draw)
     server.serve(text, ends=(8, 16))
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     for _ in range(6):
         server.serve(fresh(20, draw))
     before = list(reuse._resumed)
@@ -686,7 +692,7 @@ def test_what_was_missing_long_ago_counts_less_and_less() -> None:
 
 
 def test_what_is_not_trusted_goes_by_recency() -> None:
-    reuse = Server("density", 300).tree.state.reuse
+    reuse = learner_of(Server("density", 300).tree)
     assert reuse is not None and reuse._recency is not None
     answered_late(reuse._sessions, range(4_000), 90)
     reuse._recency.pieces.has_room_for(100)
@@ -753,14 +759,14 @@ def test_a_few_visits_can_be_learned_from(count: int) -> None:
 def test_classes_are_told_apart_only_where_that_pays() -> None:
     server = Server("density", 320)
     chats_among_scans(server)
-    assert server.tree.state.reuse is not None and server.tree.state.reuse.mode == BY_CLASS
+    assert learner_of(server.tree).mode == BY_CLASS
     alike, draw = Server("density", 320), Random(7)
     texts = [fresh(10, draw) for _ in range(40)]
     for _ in range(1_500):
         at = draw.randrange(len(texts))
         texts[at] = texts[at] + fresh(1, draw) if draw.random() < 0.9 else fresh(10, draw)
         alike.serve(texts[at])
-    assert alike.tree.state.reuse is not None and alike.tree.state.reuse.mode == BY_AGE
+    assert learner_of(alike.tree).mode == BY_AGE
 
 
 def test_where_clients_take_turns_some_are_kept_from_the_second_round_on() -> None:
@@ -816,8 +822,7 @@ def test_rounds_that_take_ever_longer_are_still_hit() -> None:
 
 def test_visits_are_learned_of_after_every_few_at_first() -> None:
     server, draw = Server("density", 300, revise_every=256), Random(5)
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     learned_after, epoch = [], 0
     for count in range(1, 601):
         server.serve(fresh(4, draw))
@@ -836,7 +841,7 @@ def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small(end
     server, draw = Server("density", 300, 100, optional), Random(5)
     for _ in range(63):
         server.serve(fresh(9, draw))
-    reuse = server.tree.state.reuse
+    reuse = learner_of(server.tree)
     assert reuse is not None and reuse._recency is not None
     states = {"state": {end: int(server._take("state", 1)[0]) for end in ends}}
     server.tree.insert(Key(fresh(250, draw)), {"full": server._take("full", 250)}, states=states)
@@ -846,7 +851,7 @@ def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small(end
 
 def test_the_first_eviction_says_how_much_fits() -> None:
     server, draw = Server("density", 300), Random(5)
-    reuse = server.tree.state.reuse
+    reuse = learner_of(server.tree)
     assert reuse is not None and reuse._recency is not None
     for _ in range(33):
         server.serve(fresh(9, draw))
@@ -857,7 +862,7 @@ def test_the_first_eviction_says_how_much_fits() -> None:
 
 def test_evicting_what_is_on_host_too_does_not_say_how_much_fits() -> None:
     tree, tokens = UnifiedTree([FULL], 1, policy="density"), list(range(30))
-    reuse = tree.state.reuse
+    reuse = learner_of(tree)
     assert reuse is not None and reuse._recency is not None
     boundary = tree.insert(Key(tokens), {"full": np.arange(30)}).boundary
     tree.transfers.acknowledge(tree.transfers.backup(boundary, {"full": np.arange(30)}))
@@ -874,14 +879,14 @@ def test_a_tree_that_fills_does_not_say_how_much_fits() -> None:
         texts = [text + fresh(5, draw) for text in texts]
         for text in texts:
             server.serve(text)
-    reuse = server.tree.state.reuse
+    reuse = learner_of(server.tree)
     assert reuse is not None and reuse._recency is not None
     assert reuse._sessions.is_ready and not reuse._recency.pieces.is_bounded
 
 
 def compared(server: Server) -> tuple[float, float]:
     """What was hit since, and would have been by recency."""
-    reuse = server.tree.state.reuse
+    reuse = learner_of(server.tree)
     assert reuse is not None and reuse._recency is not None and reuse._recency.pieces.is_bounded
     hit, by_recency = reuse._sessions._hit, reuse._sessions._by_recency
     reuse._sessions._hit = reuse._sessions._by_recency = 0.0
@@ -958,7 +963,7 @@ def test_classes_that_foresee_answers_are_told_apart_unless_hits_deny_it(
     """
     modes = []
     for before in (BY_AGE, BY_CLASS):
-        reuse = UnifiedTree([FULL], 1, policy="density", page_counts={"full": 10}).state.reuse
+        reuse = learner_of(UnifiedTree([FULL], 1, policy="density", page_counts={"full": 10}))
         assert reuse is not None
         sessions = reuse._sessions
         sessions.foresight, sessions.gain, sessions.judged, reuse.mode = foresight, gain, 100, before
@@ -978,7 +983,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than
         text = draw.choice(texts[-20:]) if texts and draw.random() < 0.6 else fresh(10, draw)
         texts.append((text if len(text) < 40 else []) + fresh(4, draw))
         server.serve(texts[-1])
-        reuse = server.tree.state.reuse
+        reuse = learner_of(server.tree)
         assert reuse is not None
         for pool in server.tree.state.device_pools:
             first = pool.next_victim()
@@ -999,8 +1004,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than
 
 def test_where_some_ask_again_at_once_victims_come_from_the_middle_of_their_queue() -> None:
     server, from_the_middle = Server("density", 660), 0
-    pool, reuse = server.tree.state.device_pools[0], server.tree.state.reuse
-    assert reuse is not None
+    pool = server.tree.state.device_pools[0]
     draw = Random(5)
     texts = [fresh(10, draw) for _ in range(120)]
     for turn in range(6):
@@ -1019,8 +1023,7 @@ def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
     """Also among queues: ages are told apart in bins, and a bin holds many ticks."""
     server, draw = Server("density", 300, 20), Random(2)
     server.serve(fresh(24, draw))
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     reuse.mode, reuse._state.clock = BY_AGE, 70_000
     reuse._sessions._worth = [[1.0 / (1 + age) for age in range(AGES)]] * (PACES + 1)
     queues = [SESSION << KIND_SHIFT | pace << DENSITY_BITS | 32 for pace in range(PACES)]
@@ -1035,8 +1038,7 @@ def test_sessions_wait_in_one_queue_where_classes_do_not_pay() -> None:
     texts = [fresh(length, draw) for length in (8, 100)]
     for text in texts:
         server.serve(text)
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     for pace, text in enumerate(texts):
         visit = visit_of(server, text)
         visit.pace, visit.judged = pace, reuse._sessions._epoch
@@ -1053,8 +1055,7 @@ def test_a_request_that_waits_for_room_on_device_keeps_no_copy_on_host() -> None
     server, draw = Server("density", 300), Random(2)
     text = fresh(24, draw)
     server.serve(text)
-    reuse, visit = server.tree.state.reuse, visit_of(server, text)
-    assert reuse is not None
+    reuse, visit = learner_of(server.tree), visit_of(server, text)
     (value,) = (value for value in server.tree.state.device_pools[0].order if isinstance(value, Value))
     number = reuse._queue(visit, value)
     visit.is_open = True
@@ -1078,7 +1079,7 @@ def worth_by_kind(tree: UnifiedTree, length: int, tier: Tier = Tier.DEVICE) -> d
     pages = {name: np.arange(length) + length for name in names if name != "state"}
     states = {"state": {length: length // 8}} if "state" in names else {}
     found = tree.insert(Key(fresh(length, Random(length))), pages, states=states)
-    node, reuse = tree.state.nodes.get(found.boundary.node), tree.state.reuse
+    node, reuse = tree.state.nodes.get(found.boundary.node), learner_of(tree)
     assert node is not None and node.line is not None and node.line.visit is not None and reuse is not None
     reuse.mode = BY_AGE
     reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
@@ -1135,8 +1136,7 @@ def test_in_a_budget_a_boundary_that_is_resumed_from_rarely_is_worth_so_much_les
     worth_by_kind(tree, 8)
     (visit,) = {node.line.visit for node in tree.state.nodes if node.line is not None and node.line.visit is not None}
     (value,) = (value for value in tree.state.device_pools[1].order if isinstance(value, Value))
-    reuse = tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(tree)
     last = reuse.worth(reuse._queue(visit, value), since(value))
     visit.saves = (8, 16)
     assert reuse.worth(reuse._queue(visit, value), since(value)) == pytest.approx(last / 4), "as likely before all is learned"
@@ -1151,7 +1151,7 @@ def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
     chats_among_scans(server, rounds=10)
     text = fresh(40, draw)
     server.serve(text, ends=(10, 20, 30))
-    reuse, values = server.tree.state.reuse, []
+    reuse, values = learner_of(server.tree), []
     assert reuse is not None and reuse.mode != BY_RECENCY
     at = server.tree.state.nodes.get(server.tree.match_prefix(Key(text), touch=False).device.node)
     while at is not None:
@@ -1176,9 +1176,8 @@ def ranking(*kinds: Component, **settings: int) -> UnifiedTree:
 def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[int]:
     """By how many ranks windows or states under a text come behind its last one, from its end up. Each waits where it belongs
     now."""
-    reuse, found = tree.state.reuse, tree.match_prefix(Key(tokens), touch=False)
+    reuse, found = learner_of(tree), tree.match_prefix(Key(tokens), touch=False)
     at, densities = tree.state.nodes.get(found.known.node), []
-    assert reuse is not None
     while at is not None:
         value = at.device[component]
         if value is not None and value.is_placed:
@@ -1196,8 +1195,7 @@ def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_les
 ) -> None:
     """The path of a request that runs costs nothing, so what counts is how many tokens the boundary brings."""
     tree, text = ranking(kind), list(range(tokens + more))
-    reuse = tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(tree)
 
     def insert(begin: int, end: int, *, saves: bool) -> Boundary:
         pages = {"full": np.arange(begin, end)}
@@ -1244,8 +1242,7 @@ def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_les
 
 def test_what_was_placed_by_its_length_counts_as_all_others_when_length_does_not_count_any_more() -> None:
     tree, text = ranking(STATE), list(range(40))
-    reuse = tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(tree)
     reuse.mode, reuse._boundary_share, reuse._boundary_price = BY_AGE, 0.5, 100.0
     reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
     reuse._sessions.mean_tokens = 100.0
@@ -1266,8 +1263,7 @@ def test_how_long_texts_are_in_the_mean_is_learned() -> None:
     server, draw = Server("density", 3_000, 24), Random(5)
     for length in (50, 150) * 40:
         server.serve(fresh(length, draw))
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     assert 90 < reuse._sessions.mean_tokens < 110
     assert reuse._of_running[0] == pytest.approx(48 / reuse._sessions.mean_tokens)
 
@@ -1275,8 +1271,7 @@ def test_how_long_texts_are_in_the_mean_is_learned() -> None:
 def with_a_state(text: list[int]) -> tuple[UnifiedTree, Reuse, Value]:
     """A tree with one short text and a state at its end, where texts are much longer in the mean."""
     tree = ranking(STATE)
-    reuse = tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(tree)
     reuse._sessions.mean_tokens = 1_000.0
     reuse._weigh_lengths()
     tree.insert(Key(text), {"full": np.arange(len(text))}, states={"state": {len(text): 1}})
@@ -1347,7 +1342,7 @@ def test_a_place_where_sessions_fork_off_is_compared_at_the_age_at_which_values_
     system = fresh(20, draw)
     for _ in range(12):
         server.serve(system + fresh(90, draw))
-    reuse = server.tree.state.reuse
+    reuse = learner_of(server.tree)
     node = server.tree.state.nodes.get(server.tree.match_prefix(Key(system), touch=False).device.node)
     assert reuse is not None and node is not None and node.device[1] is not None
     reuse.mode = BY_AGE
@@ -1363,8 +1358,7 @@ def test_the_age_at_which_values_go_is_known() -> None:
     server, draw = Server("density", 300), Random(4)
     for _ in range(60):  # ten fit, and each is a tick; nothing is known yet, so the oldest goes
         server.serve(fresh(30, draw))
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     assert reuse._usual_ages[Tier.DEVICE][0] == pytest.approx(10 * (1 - (63 / 64) ** 50), abs=1)
 
 
@@ -1408,8 +1402,7 @@ def test_where_clients_take_turns_the_last_states_are_kept() -> None:
 
 def test_an_empty_tree_has_no_prices() -> None:
     """Learning may end when all was evicted, or a namespace flushed, and what was expected before still stands."""
-    reuse = Server("density", 300, 20).tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(Server("density", 300, 20).tree)
     reuse._sessions.by_length = [1.0, 1.0, 1.0, 2.0]
     reuse._boundary_share, reuse._boundary_price = 1.0, 200.0
     for _ in reuse._learn():
@@ -1422,8 +1415,7 @@ def test_an_empty_tree_has_no_prices() -> None:
 def test_what_waits_goes_by_the_prices_of_now() -> None:
     """Also what was placed under others, if length counted then: no value is touched for that."""
     tree, draw = ranking(STATE), Random(2)
-    reuse, pool = tree.state.reuse, tree.state.device_pools[1]
-    assert reuse is not None
+    reuse, pool = learner_of(tree), tree.state.device_pools[1]
 
     def priced(share: float, price: float) -> int:
         """How long the session is whose state goes first now."""
@@ -1467,8 +1459,7 @@ def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarc
             found = server.serve(text + fresh(2, draw), ends=(len(text),))
             if turn >= 100:
                 hit[len(text) > 40] += found
-    reuse = server.tree.state.reuse
-    assert reuse is not None
+    reuse = learner_of(server.tree)
     if scarce == "boundaries":
         assert reuse._boundary_share > 0
         assert reuse.rankings > 1

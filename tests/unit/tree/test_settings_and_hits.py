@@ -18,7 +18,7 @@ OTHER = {
     "evict_reclaim_limit": 1,
     "max_listed_children": 1,
     "cost_steps": 1,
-    "ghost_bytes": 0,
+    "ghost_bytes": 2_000,
     "faded_ghosts": 0,
     "remembered_visits": 4,
     "remembered_forks": 1,
