@@ -290,7 +290,7 @@ def test_restarted(rig: StoreRig) -> None:
 
 @having("frozen")
 def test_frozen_and_thawed(rig: StoreRig) -> None:
-    """Nobody waits for it, closing does not either; thawed it is used again."""
+    """No request waits for it, and closing no longer than for the call under way; thawed it is used again."""
     with trial(rig) as life:
         life.learn()
         life.cache.forget()
@@ -300,6 +300,7 @@ def test_frozen_and_thawed(rig: StoreRig) -> None:
         life.use_again()
         life.cache.forget()
         rig.freeze()
+        rig.hurry(life.watch.engine)
         life.cache.time_passes = True
         life.cache.serve(OLD[0], life.new_prompt())
         life.cache.close()
@@ -371,6 +372,7 @@ def test_what_it_has_is_too_short(rig: StoreRig) -> None:
         life.cache.forget()
         rig.shorten(life.pools, life.watch.stored)
         tell_lies(life)
+        rig.let_leases_end()
         life.use_again()
 
 

@@ -59,7 +59,9 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageRig]:
     redis_server.skip_unless_it_runs()
     with redis_server.Redis(tmp_path_factory.mktemp("redis"), over="unix") as server:
         yield StorageRig(
-            open_engine=lambda pools, store: RedisStorage(pools, RedisSettings(address=server.address, key_prefix=store))
+            open_engine=lambda pools, store: RedisStorage(
+                pools, RedisSettings(address=server.address, key_prefix=store, **redis_server.PATIENT)
+            )
         )
 
 
@@ -69,7 +71,7 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageR
     with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield StorageRig(
             open_engine=lambda pools, store: RedisStorage(
-                pools, RedisSettings(address=cluster.address, cluster=True, key_prefix=store)
+                pools, RedisSettings(address=cluster.address, cluster=True, key_prefix=store, **redis_server.PATIENT)
             )
         )
 
@@ -93,7 +95,7 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf3fs_service
 
 
 def hf3fs_rig(service: hf3fs_service.MetadataService, directory: Path, *modules: UsrbioDouble, **other: object) -> StorageRig:
-    given = {**hf3fs_service.SETTINGS, "io_timeout_s": 1.8, "request_timeout_s": 5.0, **other}
+    given = {**hf3fs_service.SETTINGS, **other}
 
     def opened(pools: Sequence[StoredPool], store: str) -> StorageEngine:
         settings = Hf3fsSettings(metadata=service.url, directory=str(directory), capacity_bytes=CAPACITY, rank=store, **given)

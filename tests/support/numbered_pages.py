@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import retry_clock
+from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
 
@@ -58,11 +59,12 @@ def got(engine: StorageEngine, *numbers: int) -> list[Outcome]:
 
 def until_put(engine: StorageEngine, *numbers: int) -> None:
     """Put pages again and again until all are there."""
-    deadline = time.monotonic() + 120
-    while not set(put(engine, *numbers)) <= {Outcome.DONE, Outcome.PRESENT}:
-        assert time.monotonic() < deadline, "nothing can be put any more"
-        time.sleep(0.05)
+
+    def is_put() -> bool:
         retry_clock.let_pass(0.05)
+        return set(put(engine, *numbers)) <= {Outcome.DONE, Outcome.PRESENT}
+
+    wait_until(is_put, "nothing can be put any more")
 
 
 def wrong_pages(numbers: Sequence[int], pages: Sequence[memoryview], outcomes: Sequence[Outcome]) -> list[int]:
@@ -98,7 +100,7 @@ def check_killed_writers(engine: StorageEngine, name: str, options: Mapping[str,
 
 def check_threads(
     engines: Sequence[StorageEngine],
-    disturb: Callable[[], None],
+    disturb: Callable[[Callable[[int], None]], None],
     *,
     numbers: int = 30,
     own: Callable[[int], list[memoryview]] = lambda _: empty(4),
@@ -106,11 +108,12 @@ def check_threads(
     """Four threads put and get four pages at a time while the store is disturbed; what is read is never wrong.
 
     Args:
-        disturb: what happens meanwhile; they end after it.
+        disturb: what happens meanwhile; they end after it. It is given a wait for so many more calls.
         numbers: of different pages.
         own: the memory of a thread, by its number.
     """
     checked, wrong, stop = [CheckedStorage(engine) for engine in engines], list[int](), threading.Event()
+    called: list[int] = []
 
     def work(seed: int) -> None:
         choose, pages, storage = random.Random(seed), own(seed), checked[seed % len(checked)]
@@ -123,16 +126,21 @@ def check_threads(
             else:
                 wrong.extend(wrong_pages(chosen, pages, storage.get("full", keys(*chosen), pages)))
             storage.engine.stats()
+            called.append(seed)
+
+    def go_on(calls: int) -> None:
+        end = len(called) + calls
+        wait_until(lambda: len(called) >= end, "the threads stand still")
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     try:
-        disturb()
+        disturb(go_on)
     finally:
         stop.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong and not any(storage.quarantined for storage in checked)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 from rank_scenario import scenario_of
 from rank_workers import die, stop
 from sim_server import SimServer
+from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key, Tier
-from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape, RankWatch
+from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape, RankWatch, TickedConsensus
 from unified_tree.errors import RankError
 
 Plain = tuple[Any, ...]
@@ -77,16 +79,22 @@ def fails(rank: int, number: int, kind: str, seed: int) -> bool:
     return Random(f"fails {seed} {rank} {number} {kind}").random() < 0.1
 
 
-def over(group: Any, timeout_s: float, shape: MessageShape | None = None) -> Consensus:
-    """The consensus of a process group."""
+def over(group: Any, shape: MessageShape | None = None) -> TickedConsensus:
+    """The consensus of a process group, which no machine is too slow for."""
     from unified_tree.controllers.ranks import DistributedConsensus
 
-    return DistributedConsensus(group, shape, timeout_s=timeout_s, join_timeout_s=20)
+    return DistributedConsensus(group, shape, timeout_s=PATIENCE_S, join_timeout_s=PATIENCE_S)
+
+
+def limit(consensus: TickedConsensus, timeout_s: float) -> None:
+    """Messages have this time-out from now on: whoever is waited for after it will not come."""
+    reduction: Any = consensus._reduction
+    reduction._limit_s = reduction._timeout_s = timeout_s
 
 
 def random_run_over_group(group: Any, rank: int, **given: Any) -> list[Plain]:
     """`random_run` in a process."""
-    consensus = over(group, 20)
+    consensus = over(group)
     try:
         return random_run(consensus, rank, **given)
     finally:
@@ -100,7 +108,7 @@ def random_run_over_new_group(group: Any, rank: int, *, store: str, **given: Any
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=group.size())
-    consensus = over(dist.new_group(backend="gloo"), 20)
+    consensus = over(dist.new_group(backend="gloo"))
     agreements = random_run(consensus, rank, **given)
     consensus.tick()
     consensus.close()
@@ -119,9 +127,11 @@ def stop_under_watch(group: Any, rank: int, *, store: str, who: int, timeout_s: 
     assert own is not None
     watch, told = RankWatch.of(own, timeout_s=timeout_s), ToldLines()
     logging.getLogger(RankWatch.__module__).addHandler(told)
-    consensus = DistributedConsensus(own, timeout_s=timeout_s, watch=watch)
+    consensus = DistributedConsensus(own, timeout_s=PATIENCE_S, watch=watch)
     text = ""
     for ticks in range(1000):
+        if ticks == 4:
+            limit(consensus, timeout_s)
         if rank == who and ticks == 5:
             stop()
         try:
@@ -130,7 +140,7 @@ def stop_under_watch(group: Any, rank: int, *, store: str, who: int, timeout_s: 
             text = str(error)
             break
         time.sleep(0.05)
-    while not told.lines:
+    while not any(line.startswith(f"rank {who} ") for line in told.lines):  # on a slow machine others may be named, too
         time.sleep(0.05)
     consensus.close()
     watch.close()
@@ -149,43 +159,56 @@ class ToldLines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def fault_at_fifth_tick(group: Any, rank: int, *, who: int, fault: str, timeout_s: float, delay_s: float = 0) -> Plain:
+def fault_at_fifth_tick(
+    group: Any, rank: int, *, who: int, fault: str, timeout_s: float = PATIENCE_S, ended: Path | None = None
+) -> Plain:
     """Tick until an error or the twentieth tick; one rank fails at its fifth.
 
-    Returns the ticks that were agreed on, the error's type and text, that of the next call, and the seconds that the tick
-    that raised took.
+    Args:
+        timeout_s: of what is sent from then on.
+        ended: a folder in which ranks say that they have ended; a rank that is late waits for all others.
+
+    Returns the ticks that were agreed on, the error's type and text, and that of the next call.
     """
-    consensus = over(group, timeout_s)
+    consensus = over(group)
     agreed = 0
+
+    def late() -> None:
+        assert ended is not None
+        wait_until(lambda: len(list(ended.iterdir())) == group.size() - 1, "the others go on waiting")
+
     while True:
+        if agreed == 4:
+            limit(consensus, timeout_s)
         if rank == who and agreed == 5:
-            faults = {"die": die, "stop": stop, "sleep": lambda: time.sleep(delay_s), "close": consensus.close}
+            faults = {"die": die, "stop": stop, "sleep": lambda: time.sleep(0.5), "late": late, "close": consensus.close}
             faults.get(fault, lambda: None)()
             if fault == "close":
-                return (agreed, "closed", "", "", 0.0)
+                return (agreed, "closed", "", "")
             if fault == "diverge":
                 consensus.record(b"something else")
         consensus.record(b"what all do")
-        began = time.monotonic()
         try:
             consensus.tick()
         except RankError as error:
-            took = time.monotonic() - began
+            next_said = "no error"
             try:
                 consensus.tick()
             except RankError as again:
-                consensus.close()
-                return (agreed, type(error).__name__, str(error), str(again), took)
-            return (agreed, type(error).__name__, str(error), "no error", took)
+                next_said = str(again)
+            consensus.close()
+            if ended is not None:
+                (ended / str(rank)).touch()
+            return (agreed, type(error).__name__, str(error), next_said)
         agreed += 1
         if agreed == 20:
             consensus.close()
-            return (agreed, "", "", "", 0.0)
+            return (agreed, "", "", "")
 
 
 def missing_page(group: Any, rank: int, *, who: int) -> Plain:
     """All can restore 0 … 6 pages at even lengths; one has lost page 4, and so what lies beyond. What is agreed on."""
-    consensus = over(group, 20)
+    consensus = over(group)
     ticket = consensus.open(b"prefix", 6)
     lengths = np.array([True, False, True, False, True, False, True])
     if rank == who:
@@ -199,7 +222,7 @@ def missing_page(group: Any, rank: int, *, who: int) -> Plain:
 def other_settings(group: Any, rank: int, *, setting: str) -> Plain:
     """Ranks are not set up alike; what the first ticks say."""
     shape = MessageShape(slots=8 + rank) if setting == "shape" else MessageShape()
-    consensus = over(group, 20, shape)
+    consensus = over(group, shape)
     if setting == "identity":
         consensus.open(b"request of rank 0 or 1" if rank < 2 else b"another request", 5)
     try:
@@ -215,7 +238,7 @@ def simulated_servers(group: Any, rank: int, *, seeds: list[int]) -> list[tuple[
     """Whole servers, one after another; of each the digest of its history, and how many tokens it had from its store."""
     lives = []
     for seed in seeds:
-        consensus = over(group, 20)
+        consensus = over(group)
         server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
         server.run()
         history = hashlib.sha256("\n".join(server.history[:-1]).encode()).hexdigest()
@@ -225,7 +248,7 @@ def simulated_servers(group: Any, rank: int, *, seeds: list[int]) -> list[tuple[
 
 def simulated_server_with_a_fault(group: Any, rank: int, *, seed: int, tick: int) -> Plain:
     """A server whose ranks fall apart; whether it was told, and whether closing it closed everything."""
-    consensus = over(group, 20)
+    consensus = over(group)
     server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
     told = False
     prompts = 0

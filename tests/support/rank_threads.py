@@ -8,6 +8,7 @@ from threading import Condition
 from typing import Any, TypeVar
 
 import numpy as np
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.ranks import Consensus, MessageShape, TickedConsensus
 from unified_tree.controllers.ranks.message import Message
@@ -53,7 +54,7 @@ class RankThreads:
                 consensus.close()
 
         with ThreadPoolExecutor(self.ranks) as pool:
-            return [future.result(60) for future in [pool.submit(one, rank) for rank in range(self.ranks)]]
+            return [future.result(PATIENCE_S) for future in [pool.submit(one, rank) for rank in range(self.ranks)]]
 
 
 class ThreadReduction:
@@ -84,7 +85,7 @@ class ThreadReduction:
                     raise RankTimeoutError(f"rank {self.rank} waited in vain for {missing}")
                 if missing & meeting.closed:
                     raise RankError(f"rank {self.rank} lost {missing}")
-                assert meeting.changed.wait(30), f"rank {self.rank} hangs in turn {self._turn}, waiting for {missing}"
+                assert meeting.changed.wait(PATIENCE_S), f"rank {self.rank} hangs in turn {self._turn}, waiting for {missing}"
         return reduce_messages(list(sent.values()))
 
     def close(self) -> None:

@@ -20,7 +20,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-SCRIPT_LIMIT_S = 60.0
+from waiting import PATIENCE_S
+
+SCRIPT_LIMIT_S = 4 * PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class RankWorkers:
                 try:
                     results[rank] = pipe.recv()
                 except EOFError:
-                    process.join(10)
+                    process.join(PATIENCE_S)
                     results[rank] = Died(-(process.exitcode or 0))
         return results
 
@@ -109,7 +111,7 @@ class RankWorkers:
         for _, pipe in alive:
             pipe.send(None)
         for process, _ in alive:
-            process.join(20)
+            process.join(PATIENCE_S)
         codes = [process.exitcode for process, _ in alive]
         self.kill()
         return codes
@@ -118,7 +120,7 @@ class RankWorkers:
         """End all by pid."""
         for process, pipe in self._workers:
             process.kill()
-            process.join(10)
+            process.join(PATIENCE_S)
             pipe.close()
         self._workers = []
 
@@ -135,7 +137,7 @@ def _serve(pipe: Connection) -> None:
         script, path, rank, ranks, given = task
         group: Any = None
         try:
-            group = ProcessGroupGloo(FileStore(path, ranks), rank, ranks, timedelta(seconds=30))
+            group = ProcessGroupGloo(FileStore(path, ranks), rank, ranks, timedelta(seconds=PATIENCE_S))
             result = script(group, rank, **given)
         except Exception as error:
             result = Raised(type(error).__name__, str(error))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -13,13 +15,18 @@ import pytest
 from frozen import freeze, thaw
 from ports import free_port
 from redis.exceptions import RedisError
-from waiting import wait_until
+from waiting import PATIENCE_S, wait_until
 
+from unified_tree.controllers.storage.redis import RedisStorage
 from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
 from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 
 SLOTS = 16384
+BRIEF_S = 0.2
+"""How long a server is waited for that stands still."""
+PATIENT: dict[str, float] = {"connect_timeout_s": PATIENCE_S, "request_timeout_s": PATIENCE_S}
+"""Settings of engines that wait for whatever answers at all."""
 
 
 def program() -> str | None:
@@ -35,6 +42,23 @@ def skip_unless_it_runs() -> None:
 
 BUS = 10_000
 """The bus of a node of a cluster is so far above its port."""
+
+
+def wait_for(engine: RedisStorage, seconds: float) -> None:
+    """Have an engine wait so long for each answer, from now on."""
+    topology = engine._topology
+    engine._pipeline._timeout_s = seconds
+    topology._settings = replace(topology._settings, connect_timeout_s=seconds)
+    for node in (*topology._seeds.values(), *topology._nodes.values()):
+        node._connections.connection_kwargs["socket_connect_timeout"] = seconds
+
+
+@contextmanager
+def brief_answers(engine: RedisStorage) -> Iterator[None]:
+    """Meanwhile the engine waits only briefly for its servers, which stand still or never end what they say."""
+    wait_for(engine, BRIEF_S)
+    yield
+    wait_for(engine, PATIENCE_S)
 
 
 class Redis:
@@ -59,7 +83,7 @@ class Redis:
         self._options = options
         self.address = f"unix:{self._socket}" if self._is_unix else f"127.0.0.1:{self.port}"
         self.address = address or self.address
-        self.settings = settings or RedisSettings(address=self.address)
+        self.settings = replace(settings or RedisSettings(address=self.address), **PATIENT)
         self.start()
 
     def start(self) -> None:
@@ -72,7 +96,7 @@ class Redis:
         log = (self._folder / "log").open("ab")
         with log:
             self.process = subprocess.Popen([found, *where, *ports, *fixed, *self._options], stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not self._is_ready():
             if time.monotonic() > deadline or self.process.poll() is not None:
                 self.stop()
@@ -83,7 +107,7 @@ class Redis:
         """What the server answers to a command."""
         node = RedisNode(self.address, self.settings, tls_context(self.settings))
         try:
-            [reply] = node.ask([tuple(word.encode() if isinstance(word, str) else word for word in words)], 30)
+            [reply] = node.ask([tuple(word.encode() if isinstance(word, str) else word for word in words)], PATIENCE_S)
             return reply
         finally:
             node.close()
@@ -97,7 +121,7 @@ class Redis:
     def stop(self) -> None:
         """Kill it; what it held is gone."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
     def __enter__(self) -> Redis:
         return self
@@ -125,7 +149,8 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, masters: int = 3, *options: str, with_replica: bool = False) -> None:
-        mode = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"]
+        mode = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+        mode += ["--cluster-node-timeout", str(int(1000 * PATIENCE_S))]
         mode += ["--cluster-replica-validity-factor", "0"]  # on a busy machine a replica takes over late, and not never
         mode += ["--repl-diskless-sync-delay", "0"]  # the one replica is there: it need not wait for others
         self.servers: list[Redis] = []
@@ -166,6 +191,11 @@ class Cluster:
         wait_until(  # or nobody elects it later
             lambda: all(_knows_replica(server, owner, len(everyone)) for server in everyone), "everyone knows the replica"
         )
+
+    def take_the_silent_for_dead(self) -> None:
+        """After a second, from now on. Until then nobody is, however slow the machine."""
+        for server in (*self.servers, *([] if self.replica is None else [self.replica])):
+            _expect_ok(server.ask("CONFIG", "SET", "cluster-node-timeout", "1000"))
 
     def let_the_replica_catch_up(self) -> None:
         """Wait until it has all that its master holds. `WAIT` would not do: it speaks of the writes of its own connection."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import socket
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,8 +42,8 @@ class SimmServer:
         self.capacity_bytes = capacity_bytes
         self.values: OrderedDict[str, bytes] = OrderedDict()
         self.lock = threading.Lock()
+        self._goes = threading.Event()
         self.state = State.UP
-        self.delay_s = 0.0
         self.says_yes = False
         """Whether `mexists` claims everything."""
         self.put_code = 0
@@ -71,6 +70,22 @@ class SimmServer:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        if state is State.FROZEN:
+            self._goes.clear()
+        else:
+            self._goes.set()
+
+    def answers_within(self, seconds: float) -> bool:
+        """Whether it is not frozen, or no longer than this."""
+        return self._goes.wait(seconds)
 
     def kill(self) -> None:
         self.state = State.KILLED
@@ -179,10 +194,9 @@ class _Store:
 
     def _trouble(self, call: str, keys: Sequence[str]) -> int:
         self._server.calls.append((call, len(keys)))
-        time.sleep(self._server.delay_s)
-        if self._server.state is State.FROZEN:
-            time.sleep(int(self._module.flags.get("clnt_sync_req_timeout_ms", "1000")) / 1000)
-        return {State.UP: 0, State.KILLED: -2301, State.FROZEN: -2300}[self._server.state]
+        if not self._server.answers_within(int(self._module.flags.get("clnt_sync_req_timeout_ms", "1000")) / 1000):
+            return -2300
+        return -2301 if self._server.state is State.KILLED else 0
 
     def _bad(self, keys: Sequence[str], views: Sequence[_BlockView]) -> int:
         for key, view in zip(keys, views, strict=True):

@@ -1,6 +1,7 @@
 """Every storage engine with what stands behind it, behind one face: opened, killed, frozen, filled up, and made a liar.
 
-What one life of a server stored the next one finds, under a prefix or in a directory that is the rig's own.
+What one life of a server stored the next one finds, under a prefix or in a directory that is the rig's own. Every engine but
+Mooncake's, whose client has limits of its own, waits for its store longer than any machine is slow.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Any
 
 import bind_mount
 import frozen
+import hf3fs_pages
 import hf3fs_service
 import mooncake_server
 import redis_server
 from simm_double import SimmModule, SimmServer, State
+from waiting import PATIENCE_S
 from watchdog import until
 
 from unified_tree.controllers.storage import FileStorage, StorageEngine, StorageRegistry, StoredPool
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.mooncake import MooncakeSettings
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
@@ -32,8 +36,7 @@ Pools = Sequence[StoredPool]
 Stored = Mapping[str, set[bytes]]
 """Keys by pool."""
 CAPACITY_BYTES = 4 << 20
-BRIEF_S = 1.0
-"""How long an engine waits for a store."""
+BRIEF_S = 0.2
 
 
 class StoreRig(ABC):
@@ -64,6 +67,10 @@ class StoreRig(ABC):
         """It stands still."""
 
     @abstractmethod
+    def hurry(self, engine: Any) -> None:
+        """An engine waits only briefly from now on, for what stands still."""
+
+    @abstractmethod
     def thaw(self) -> None:
         """And goes on."""
 
@@ -74,6 +81,9 @@ class StoreRig(ABC):
     @abstractmethod
     def shorten(self, pools: Pools, stored: Stored) -> None:
         """What is stored is there, and shorter than it should be."""
+
+    def let_leases_end(self) -> None:  # noqa: B027, most know none
+        """So much time passes for what stands behind it that who began something is taken to have ended."""
 
     def end(self) -> None:  # noqa: B027, most have nothing to end
         """End what it has started itself; nothing is attached any more."""
@@ -91,7 +101,7 @@ class FileRig(StoreRig):
         self._locks: list[int] = []
 
     def open(self, pools: Pools) -> StorageEngine:
-        return FileStorage(pools, self._directory, self._capacity_bytes)
+        return FileStorage(pools, self._directory, self._capacity_bytes, limits=FileLimits(write_wait_s=PATIENCE_S))
 
     def kill(self) -> None:
         """Something else lies where the directory should be."""
@@ -105,6 +115,10 @@ class FileRig(StoreRig):
         for path in self._files("pages"):
             self._locks.append(os.open(path, os.O_RDWR))
             fcntl.flock(self._locks[-1], fcntl.LOCK_EX)
+
+    def hurry(self, engine: Any) -> None:
+        for table in engine._tables.values():
+            table.writer._lock._wait_s = BRIEF_S
 
     def thaw(self) -> None:
         while self._locks:
@@ -137,8 +151,7 @@ class RedisRig(StoreRig):
         self._options: dict[str, Any] = {
             "address": server.address,
             "key_prefix": prefix,
-            "connect_timeout_s": BRIEF_S,
-            "request_timeout_s": BRIEF_S,
+            **redis_server.PATIENT,
             "retry_pause_s": 0.1,
         }
 
@@ -156,6 +169,9 @@ class RedisRig(StoreRig):
     def freeze(self) -> None:
         for server in self._servers:
             server.pause()
+
+    def hurry(self, engine: Any) -> None:
+        redis_server.wait_for(engine, BRIEF_S)
 
     def thaw(self) -> None:
         for server in self._servers:
@@ -217,6 +233,9 @@ class MooncakeRig(StoreRig):
     def freeze(self) -> None:
         self._server.pause()
 
+    def hurry(self, engine: Any) -> None:
+        """It always does."""
+
     def thaw(self) -> None:
         self._server.resume()
 
@@ -258,7 +277,6 @@ class Hf3fsRig(StoreRig):
             **hf3fs_service.SETTINGS,
             "directory": str(folder),
             "rank": rank,
-            "request_timeout_s": BRIEF_S,
             "capacity_bytes": CAPACITY_BYTES,
         }
 
@@ -270,9 +288,17 @@ class Hf3fsRig(StoreRig):
 
     def start(self) -> None:
         self._service.start()
+        self.let_leases_end()
+
+    def let_leases_end(self) -> None:
+        self._service.let_pass()
 
     def freeze(self) -> None:
         frozen.freeze(self._service.process)
+
+    def hurry(self, engine: Any) -> None:
+        hf3fs_pages.wait_for_service(engine, BRIEF_S)
+        hf3fs_pages.wait_for_file(engine, BRIEF_S)
 
     def thaw(self) -> None:
         frozen.thaw(self._service.process)
@@ -336,7 +362,11 @@ class SimmRig(StoreRig):
 
     def open(self, pools: Pools) -> StorageEngine:
         settings = SimmSettings(
-            manager_address=self._server.address, request_timeout_ms=200, retry_pause_s=0.5, bounce_bytes=1 << 16
+            manager_address=self._server.address,
+            connect_timeout_s=PATIENCE_S,
+            request_timeout_ms=int(1000 * PATIENCE_S),
+            retry_pause_s=0.1,
+            bounce_bytes=1 << 16,
         )
         return SimmStorage(pools, settings, SimmClient(settings, self._module))
 
@@ -350,6 +380,10 @@ class SimmRig(StoreRig):
 
     def freeze(self) -> None:
         self._server.state = State.FROZEN
+
+    def hurry(self, engine: Any) -> None:
+        del engine
+        self._module.flags["clnt_sync_req_timeout_ms"] = str(int(1000 * BRIEF_S))
 
     def thaw(self) -> None:
         self._server.state = State.UP

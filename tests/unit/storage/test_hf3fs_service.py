@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import hf3fs_service
 import pytest
 from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
-from numbered_pages import FULL, SIZE, empty, got, keys, put, value
+from numbered_pages import FULL, SIZE, empty, got, keys, put, until_put, value
+from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
@@ -33,7 +35,7 @@ hf3fs_service.skip_unless_it_runs()
 
 def asked(url: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=PATIENCE_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -178,7 +180,7 @@ def test_a_damaged_state_is_not_passed_over(tmp_path: Path) -> None:
 def refused_to_start(state: Path) -> None:
     module = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
     words = [sys.executable, "-m", module, "--port", "0", "--state", str(state)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1 and "move it away" in done.stderr
 
 
@@ -188,19 +190,15 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: 
         put(engine, 1)
         limit = "import resource,sys; resource.prlimit(int(sys.argv[1]), resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))"
         before = (tmp_path / "state" / "metadata-wal").stat().st_size
-        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), str(before)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), str(before)], check=True, timeout=PATIENCE_S)
         assert put(engine, *range(10, 20)).count(Outcome.DONE) == 0
         assert service.stats()["is_behind"]
-        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), "-1"], check=True, timeout=60)
-        deadline = time.monotonic() + 30
-        while put(engine, 30) != [Outcome.DONE]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), "-1"], check=True, timeout=PATIENCE_S)
+        until_put(engine, 30)
         assert not service.stats()["is_behind"]
         service.kill()
         service.start()
-        time.sleep(0.2)
-        assert got(engine, 1, 30) == [Outcome.DONE] * 2
+        wait_until(lambda: got(engine, 1, 30) == [Outcome.DONE] * 2, "the pages are not found again")
         engine.close()
 
 
@@ -212,7 +210,7 @@ from unified_tree.controllers.storage import CheckedStorage, StoredPool
 from unified_tree.controllers.storage.hf3fs import open_hf3fs
 pool = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=65536)
 storage = CheckedStorage(open_hf3fs([pool], metadata=sys.argv[1], directory=sys.argv[2], rank="r0", io="posix",
-    capacity_bytes=40 * 65536, request_timeout_s=0.5, io_timeout_s=0.4, retry_pause_s=0.05))
+    capacity_bytes=40 * 65536, request_timeout_s=120, io_timeout_s=120, retry_pause_s=0.05))
 choose = Random(int(sys.argv[3]))
 print("ready", flush=True)
 while True:
@@ -224,9 +222,14 @@ while True:
 
 def test_service_and_writers_killed_at_any_moment_leave_no_wrong_page(tmp_path: Path) -> None:
     choose = random.Random(9)
-    with MetadataService(tmp_path / "state", lease_s=0.5, aside_s=0.5) as service:
-        engine = Hf3fsStorage([FULL], settings(service, tmp_path, request_timeout_s=5.0, io_timeout_s=0.4))
+    with MetadataService(tmp_path / "state") as service, ExitStack() as ends:
+        engine = Hf3fsStorage([FULL], settings(service, tmp_path))
         checked, found = CheckedStorage(engine), 0
+
+        def confirmed() -> int:
+            """Pages, since the service was started."""
+            return int(service.stats()["ranks"]["r0"]["full"]["confirmed"])
+
         for turn in range(4):
             writers = [
                 subprocess.Popen(
@@ -237,8 +240,10 @@ def test_service_and_writers_killed_at_any_moment_leave_no_wrong_page(tmp_path: 
                 for number in range(2)
             ]
             for writer in writers:
+                ends.callback(writer.kill)
                 assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
-            time.sleep(0.6 + choose.random() * 0.5)
+            wait_until(lambda: confirmed() > 60, "the writers stand still")
+            time.sleep(choose.random() * 0.05)
             order = [lambda: service.process.send_signal(signal.SIGKILL), *(writer.kill for writer in writers)]
             choose.shuffle(order)
             for end in order:
@@ -250,12 +255,11 @@ def test_service_and_writers_killed_at_any_moment_leave_no_wrong_page(tmp_path: 
                 assert writer.stdout is not None
                 writer.stdout.close()
             service.start()
-            deadline = time.monotonic() + 30
-            while engine.stats().is_degraded or not engine.exists("full", keys(*range(80))).any():
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            service.let_pass()
+            wait_until(lambda: bool(engine.exists("full", keys(*range(80))).any()), "the pages are not found again")
             pages = empty(80)
             outcomes = checked.get("full", keys(*range(80)), pages)
+            engine.exists("full", keys(0))  # which says that the reading is over
             assert Outcome.CORRUPT not in outcomes, "a key has a page that holds something else"
             found += outcomes.count(Outcome.DONE)
             for number, page, outcome in zip(range(80), pages, outcomes, strict=True):
@@ -305,7 +309,11 @@ def test_something_else_that_answers_is_no_service(tmp_path: Path) -> None:
             Hf3fsStorage(
                 [FULL],
                 Hf3fsSettings(
-                    metadata=f"http://127.0.0.1:{port}", directory=str(tmp_path), rank="r", capacity_bytes=CAPACITY_BYTES
+                    metadata=f"http://127.0.0.1:{port}",
+                    directory=str(tmp_path),
+                    rank="r",
+                    capacity_bytes=CAPACITY_BYTES,
+                    request_timeout_s=PATIENCE_S,
                 ),
             )
     finally:

@@ -13,9 +13,10 @@ import bind_mount
 import hf3fs_service
 import pytest
 import retry_clock
-from hf3fs_pages import CAPACITY_BYTES, opened, settings
-from hf3fs_service import MetadataService
+from hf3fs_pages import BRIEF_S, CAPACITY_BYTES, brief_answers, brief_moves, opened, settings
+from hf3fs_service import LEASE_S, SETTINGS, MetadataService
 from numbered_pages import FULL, MAMBA, SIZE, check_threads, empty, got, keys, put
+from waiting import wait_until
 
 from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage
@@ -47,11 +48,11 @@ def mount(tmp_path: Path) -> Iterator[bind_mount.BindMount]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+    def holds() -> bool:
         retry_clock.let_pass(0.05)
+        return condition()
+
+    wait_until(holds, what)
 
 
 def descriptors() -> int:
@@ -64,9 +65,8 @@ def threads() -> int:
 
 def test_the_registry_opens_it_with_settings_of_a_file(service: MetadataService, tmp_path: Path) -> None:
     file = tmp_path / "engines.yaml"
-    file.write_text(
-        f"hf3fs:\n  metadata: {service.url}\n  directory: {tmp_path}\n  rank: r0\n  io: posix\n  io_timeout_s: 0.5\n"
-    )
+    given = SETTINGS | {"metadata": service.url, "directory": str(tmp_path), "rank": "r0"}
+    file.write_text("hf3fs:\n" + "".join(f"  {name}: {value}\n" for name, value in given.items()))
     with pytest.raises(ConfigurationError, match="capacity_bytes is missing"):
         StorageRegistry().open("hf3fs", [FULL], config_file=file)
     engine = StorageRegistry().open("hf3fs", [FULL], config_file=file, capacity_bytes=CAPACITY_BYTES)
@@ -124,13 +124,8 @@ class StoppedClock:
 
 
 def test_what_is_read_is_not_recycled_and_what_is_read_too_late_is_no_hit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with MetadataService(tmp_path / "state", lease_s=60.0) as service:
-        _read_in_time_and_too_late(service, tmp_path, monkeypatch)
-
-
-def _read_in_time_and_too_late(service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = StoppedClock()
     monkeypatch.setattr(hf3fs_storage, "time", clock)
     reader, writer = opened(service, tmp_path), opened(service, tmp_path)
@@ -151,7 +146,7 @@ def _read_in_time_and_too_late(service: MetadataService, tmp_path: Path, monkeyp
 
     def beyond_the_lease(ranges: Sequence[FileRange]) -> list[Ending]:
         endings = read(ranges, time.monotonic() + 60)
-        clock.now_s += 61
+        clock.now_s += LEASE_S + 1
         return endings
 
     monkeypatch.setattr(file, "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
@@ -168,7 +163,7 @@ def test_a_writer_that_comes_too_late_is_not_believed(
 
     def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
         endings = write(ranges, deadline)
-        time.sleep(2.2)
+        service.let_pass(LEASE_S)
         return endings
 
     monkeypatch.setattr(type(engine._access.rank.file), "write", lambda _, ranges, deadline: slowly(ranges, deadline))
@@ -177,7 +172,9 @@ def test_a_writer_that_comes_too_late_is_not_believed(
     assert got(engine, 1) == [Outcome.MISSING]
     assert service.stats()["ranks"]["r0"]["full"]["aside"] == 1, "it may still be writing"
     assert put(engine, 1) == [Outcome.DONE]
-    until(lambda: service.stats()["ranks"]["r0"]["full"]["aside"] == 0, "the page never comes back")
+    service.let_pass()
+    assert got(engine, 1) == [Outcome.DONE]
+    assert service.stats()["ranks"]["r0"]["full"]["aside"] == 0, "the page never comes back"
     engine.close()
 
 
@@ -190,11 +187,11 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     with pytest.raises(ConfigurationError, match="hf3fs_fuse cannot be imported"):
         opened(service, tmp_path, io="usrbio")
     with pytest.raises(ConfigurationError, match="io_timeout_s must be shorter"):
-        opened(service, tmp_path, io_timeout_s=2.0)
+        opened(service, tmp_path, io_timeout_s=LEASE_S)
     service.pause()
     try:
         with pytest.raises(StorageError, match="does not answer"):
-            opened(service, tmp_path)
+            opened(service, tmp_path, request_timeout_s=BRIEF_S)
     finally:
         service.resume()
     service.kill()
@@ -203,6 +200,7 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     until(lambda: threads() == 0 and descriptors() <= before, "descriptors or threads are left")
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_killed_service_is_a_store_where_nothing_is_and_it_comes_back_with_everything(
     service: MetadataService, tmp_path: Path
 ) -> None:
@@ -219,7 +217,8 @@ def test_a_killed_service_is_a_store_where_nothing_is_and_it_comes_back_with_eve
     service.start()
     until(lambda: got(engine, 1, 2) == [Outcome.DONE] * 2, "the pages are not found again")
     assert put(engine, 3) == [Outcome.DROPPED], "who wrote before may still be at it"
-    until(lambda: put(engine, 3) == [Outcome.DONE], "nothing can be put any more")
+    service.let_pass()
+    assert put(engine, 3) == [Outcome.DONE]
     assert not engine.stats().is_degraded
     engine.close()
 
@@ -233,12 +232,14 @@ def test_a_service_that_ended_in_peace_takes_pages_at_once(service: MetadataServ
     engine.close()
 
 
+@pytest.mark.usefixtures("stopped_time")
 def test_a_frozen_service_is_not_waited_for_twice(service: MetadataService, tmp_path: Path) -> None:
-    engine = opened(service, tmp_path, retry_pause_s=60.0)
+    engine = opened(service, tmp_path)
     put(engine, 1)
     service.pause()
     try:
-        assert got(engine, 1) == [Outcome.FAILED]
+        with brief_answers(engine):
+            assert got(engine, 1) == [Outcome.FAILED]
         assert got(engine, 1) == [Outcome.MISSING]
         assert not engine.exists("full", keys(1)).any()
     finally:
@@ -255,7 +256,8 @@ def test_a_service_that_lost_everything_knows_nothing_and_goes_on(service: Metad
     service.start()
     assert got(engine, 1) == [Outcome.MISSING]
     assert put(engine, 2) == [Outcome.DROPPED], "the file is older than the service: somebody may be writing"
-    until(lambda: put(engine, 2) == [Outcome.DONE], "nothing can be put any more")
+    service.let_pass()
+    assert put(engine, 2) == [Outcome.DONE]
     assert got(engine, 1, 2) == [Outcome.MISSING, Outcome.DONE]
     engine.close()
 
@@ -268,6 +270,7 @@ def test_a_file_that_is_not_what_it_was_is_empty(service: MetadataService, tmp_p
         os.truncate(file, 100)
         assert got(engine, 1) == [Outcome.FAILED]
         until(lambda: got(engine, 1) == [Outcome.MISSING], "it cannot be used any more")
+        service.let_pass()  # that the reading is over is not known
         until(lambda: put(engine, 1) == [Outcome.DONE], "nothing can be put any more")
         assert got(engine, 1) == [Outcome.DONE]
     engine.close()
@@ -326,8 +329,9 @@ def test_a_frozen_mount_costs_one_time_out_and_touches_no_page_later(
     pages = empty(3)
     mount.pause()
     try:
-        assert engine.get("full", keys(1, 2, 3), pages) == [Outcome.FAILED] * 3
-        assert put(writer, 10, 11) == [Outcome.FAILED] * 2
+        with brief_moves(engine, writer):
+            assert engine.get("full", keys(1, 2, 3), pages) == [Outcome.FAILED] * 3
+            assert put(writer, 10, 11) == [Outcome.FAILED] * 2
         assert got(engine, 1) == [Outcome.MISSING] and put(engine, 4) == [Outcome.DROPPED]
         for page in pages:
             page[:] = bytes(SIZE)
@@ -353,12 +357,14 @@ def test_threads_with_random_calls_over_a_service_that_is_killed(service: Metada
     before = descriptors()
     engines = [opened(service, tmp_path), opened(service, tmp_path)]
 
-    def kill_it() -> None:
+    def kill_it(go_on: Callable[[int], None]) -> None:
         for _ in range(3):
-            time.sleep(0.7)
+            go_on(12)
             service.kill()
+            go_on(4)
             service.start()
-        time.sleep(1.5)
+            service.let_pass()
+        go_on(24)
 
     check_threads(engines, kill_it, numbers=60)
     assert service.stats()["ranks"]["r0"]["full"]["held"] > 0

@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from hf3fs_pages import opened
 from hf3fs_service import MetadataService
 from numbered_pages import SIZE, empty, filled, got, keys, put, until_put, value
 from usrbio_double import Request, UsrbioDouble
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Outcome
-from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
+from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage, usrbio_file
 from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
@@ -36,13 +36,15 @@ def _stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[MetadataService]:
-    with MetadataService(tmp_path / "state", aside_s=0.5) as running:
+    with MetadataService(tmp_path / "state") as running:
         yield running
 
 
 @pytest.fixture
-def usrbio(tmp_path: Path) -> Iterator[UsrbioDouble]:
+def usrbio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsrbioDouble]:
     with UsrbioDouble(tmp_path, seed=5) as double:
+        for module in (hf3fs_storage, usrbio_file):
+            monkeypatch.setattr(module, "time", double.clock)
         yield double
 
 
@@ -104,18 +106,19 @@ def test_a_late_read_does_not_land_in_the_slot_of_another(usrbio: UsrbioDouble, 
     path.write_bytes(value(1) + value(2))
     file = UsrbioFile(usrbio, os.open(path, os.O_RDWR), str(tmp_path), ENTRIES, SIZE, 1.0)
     late, page = empty(2)
+    now = usrbio.clock.monotonic
     usrbio.fate = lambda _: None
-    assert file.read([FileRange(0, late)], time.monotonic() + 0.05) == [Ending.UNKNOWN]
+    assert file.read([FileRange(0, late)], now() + 30) == [Ending.UNKNOWN]
     usrbio.fate = lambda request: request.memory.nbytes
     usrbio.before_answers = usrbio.let_go
-    assert file.read([FileRange(SIZE, page)], time.monotonic() + 30) == [Ending.DONE]
+    assert file.read([FileRange(SIZE, page)], now() + 30) == [Ending.DONE]
     assert page == value(2) and late == bytes(SIZE)
-    assert file.read([FileRange(0, late)] * 9, time.monotonic() + 30) == [Ending.DONE] * 9, "the slot is free again"
-    assert file.read([FileRange(0, late)], time.monotonic() - 1) == [Ending.UNTRIED]
-    assert file.read([FileRange(3 * SIZE, page)], time.monotonic() + 30) == [Ending.FAILED] and file.is_lost
+    assert file.read([FileRange(0, late)] * 9, now() + 30) == [Ending.DONE] * 9, "the slot is free again"
+    assert file.read([FileRange(0, late)], now() - 1) == [Ending.UNTRIED]
+    assert file.read([FileRange(3 * SIZE, page)], now() + 30) == [Ending.FAILED] and file.is_lost
     file.close()
     file.close()
-    assert file.read([FileRange(0, late)], time.monotonic() + 1) == [Ending.UNTRIED]
+    assert file.read([FileRange(0, late)], now() + 1) == [Ending.UNTRIED]
 
 
 def test_a_write_that_comes_late_lands_in_a_page_that_nobody_has(
@@ -128,10 +131,8 @@ def test_a_write_that_comes_late_lands_in_a_page_that_nobody_has(
     until_put(engine, 1)
     usrbio.let_go()
     assert got(engine, 1) == [Outcome.DONE]
-    deadline = time.monotonic() + 30
-    while service.stats()["ranks"]["r0"]["full"]["aside"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    service.let_pass()
+    assert not service.stats()["ranks"]["r0"]["full"]["aside"]
 
 
 def test_requests_that_never_end_take_their_slots_and_the_rest_goes_on(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
@@ -207,7 +208,7 @@ def test_threads_share_the_rings(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -247,12 +247,12 @@ def test_threads_with_random_calls_over_a_restarting_master(server: Mooncake, en
         """Three registered pages and one that is not."""
         return [*(pool[(4 * seed + i) * SIZE : (4 * seed + i + 1) * SIZE] for i in range(3)), *empty(1)]
 
-    def restart() -> None:
-        time.sleep(1)
+    def restart(go_on: Callable[[int], None]) -> None:
+        go_on(20)
         server.kill()
-        time.sleep(0.3)
+        go_on(10)
         server.start()
-        time.sleep(2)
+        go_on(40)
 
     check_threads([engine], restart, own=own)
     until_put(engine, 99)
