@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import math
 import re
 import subprocess
 import sys
@@ -17,11 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import patient_checks
 import pytest
+from waiting import PROGRAM_S
 
 from unified_tree.components import model_names
 from unified_tree.components.hf_config import READERS
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.storage_tier import PrefetchPolicy
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -79,6 +83,9 @@ def promises(block: Block) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")], ids=relative)
 def test_the_code_of_a_page_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PrefetchPolicy, "patience_s", lambda *_: math.inf)  # no store is too slow for a page
+    patient_checks.let_no_clause_be_too_slow(monkeypatch)
+    patient_checks.let_no_copy_be_too_slow(monkeypatch)
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks(page):
         printed = run(page, block, namespace)
@@ -126,7 +133,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PROGRAM_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

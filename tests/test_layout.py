@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[1]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -70,7 +71,7 @@ def test_the_links_resolve(folder: str) -> None:
 @pytest.mark.parametrize("folder", LINKED)
 def test_a_folder_refuses_another_name(folder: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False
     )
     assert result.returncode
     assert f"import this package as {LINKED[folder]}, not as {folder}" in result.stderr
@@ -89,7 +90,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_S,
     )
     [wheel] = tmp_path.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 
 import pytest
+from waiting import PROGRAM_S
 
 PACKAGES = (
     "unified_tree",
@@ -77,5 +78,5 @@ def test_what_is_exported_is_there(name: str) -> None:
 def test_imports_bring_nothing_heavy_with_them() -> None:
     """Each in a process of its own, forked from one that has imported numpy alone."""
     command = [sys.executable, "-c", FORKS]
-    done = subprocess.run(command, input=json.dumps(IMPORTS), capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, input=json.dumps(IMPORTS), capture_output=True, text=True, timeout=PROGRAM_S, check=True)
     assert done.stdout == "all were tried\n", done.stdout

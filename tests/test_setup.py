@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[1]
 setuptools = pytest.importorskip("setuptools")
@@ -66,7 +67,7 @@ def run(source: Path, code: str, folder: Path, **environment: str) -> None:
         env={**os.environ, "UNIFIED_TREE_PURE": "", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PROGRAM_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -94,7 +95,7 @@ def test_a_compiler_that_fails_is_named_at_the_first_import(uncompiled: Path) ->
         env={**os.environ, "PYTHONPATH": str(uncompiled)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_S,
         check=True,
     )
     assert done.stdout == "False\n"
@@ -110,7 +111,7 @@ def test_the_command_says_which_build_runs(is_there: bool, uncompiled: Path) -> 
         env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_S,
         check=True,
     ).stdout
     assert (", interpreted: false could not compile probe.c" in shown) == is_there

@@ -5,11 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import patient_checks
 import pytest
 from engine_rigs import NAMES, rig
 
 from unified_tree.controllers.testing import Check, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_contract import TRAFFIC_STEPS
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_checks.let_no_copy_be_too_slow(monkeypatch)
 
 
 @pytest.mark.parametrize("name", NAMES)

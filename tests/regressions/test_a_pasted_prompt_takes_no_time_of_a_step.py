@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inspected_cache import FULL, busy_cache, serve
+from waiting import PATIENCE_S
 
 from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings
 from unified_tree.controllers import HostTier, PrefixCache
@@ -208,7 +209,7 @@ def test_a_question_comes_in_bounded_pieces() -> None:
 
     reader = QuestionReader()
     found: list[Frame] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < 2 and time.monotonic() < deadline:
         before = len(Counted.sizes)
         try:
@@ -246,7 +247,7 @@ def polled(cache: PrefixCache) -> Iterator[None]:
 def posted(url: str, body: bytes, headers: Any = ()) -> tuple[int, Any]:
     request = urllib.request.Request(f"{url}api/walk", body, {"Content-Type": "application/json", **dict(headers)})
     try:
-        with urllib.request.urlopen(request, timeout=60) as told:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as told:
             return told.status, json.load(told)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -287,7 +288,7 @@ def test_many_clients_and_odd_questions_are_answered() -> None:
         assert status == 200 and told["left_out"] == 400_000 - prompt_walk.MAX_PROMPT_TOKENS
         for name in QUERIES:
             with pytest.raises(urllib.error.HTTPError, match="40"):
-                urllib.request.urlopen(f"{url}api/{name}", timeout=30)
+                urllib.request.urlopen(f"{url}api/{name}", timeout=PATIENCE_S)
         assert posted(url, good)[0] == 200
     assert inspector.failure is None
 

@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 import pytest
+from waiting import PROGRAM_S
 
 EXTRAS = ("torch", "prometheus_client", "opentelemetry", "matplotlib", "yaml", "aiohttp", "transformers")
 WITHOUT = """
@@ -30,7 +31,7 @@ LAZY = {
 @pytest.mark.parametrize("package", NAMES)
 def test_a_star_import_needs_no_extra(package: str) -> None:
     code = WITHOUT.format(extras=EXTRAS, package=package)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1
 

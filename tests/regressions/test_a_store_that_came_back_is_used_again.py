@@ -4,7 +4,7 @@ written while it was away was never tried again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis_server
@@ -12,9 +12,12 @@ from scheduled_cache import PAGE, ScheduledCache, prompt
 from store_rigs import RedisRig
 from stored_cache import EAGER, StoredCache
 from unwell_store import Unwell
+from waiting import PATIENCE_S
 from watchdog import until
 
 from unified_tree import Component, Path
+from unified_tree.controllers.storage import StorageEngine, StoredPool
+from unified_tree.controllers.storage.redis import RedisStorage
 from unified_tree.controllers.storage_tier import PersistPolicy
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
@@ -113,16 +116,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis_server.Re
 def test_a_real_server(server: redis_server.Redis, way: str) -> None:
     """Prompts that host memory has kept through the outage are in the store afterwards, without being computed again."""
     rig, cache = RedisRig(server, way), ScheduledCache()
-    cache.attach(rig.open)
+    engines: list[StorageEngine] = []
+
+    def opened(pools: Sequence[StoredPool]) -> StorageEngine:
+        engines.append(rig.open(pools))
+        return engines[0]
+
+    cache.attach(opened)
     prompts = [prompt(number) for number in range(6)]
     for tokens in prompts[:3]:
         cache.serve(tokens)
     cache.settle()
     getattr(rig, way)()
+    rig.hurry(engines[0])
     for tokens in prompts[3:]:
         cache.serve(tokens)
     until(lambda: not cache.serve(prompt(9)) or cache.figures.faults["unanswered"], "the outage is seen")
     cache.settle()
+    [engine] = engines
+    assert isinstance(engine, RedisStorage)
+    redis_server.wait_for(engine, PATIENCE_S)
     rig.start() if way == "kill" else rig.thaw()
 
     def is_stored() -> bool:

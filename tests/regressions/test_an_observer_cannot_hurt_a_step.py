@@ -18,6 +18,7 @@ from inspected_cache import FULL, PAGE, busy_cache, serve, serve_one
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.trace import Tracer
+from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key, MissCause
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache, TracedPrefixCache
@@ -159,7 +160,6 @@ def test_a_watcher_that_raises_is_told_nothing_more(where: str, error: Exception
 
 def test_an_inspector_that_fails_keeps_its_page_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     import json
-    import time
     import urllib.request
 
     cache = busy_cache(10)
@@ -174,15 +174,18 @@ def test_an_inspector_that_fails_keeps_its_page_and_says_why(monkeypatch: pytest
         for _ in range(20):
             cache.poll()
         assert inspector.failure == "a mistake \\ud800 of ours"
-        deadline = time.monotonic() + 60
         state: dict[str, Any] = {}
-        while not state.get("stopped") and time.monotonic() < deadline:
-            with urllib.request.urlopen(f"{inspector.url}api/state", timeout=30) as answer:
-                state = json.load(answer)
+
+        def is_told() -> bool:
+            with urllib.request.urlopen(f"{inspector.url}api/state", timeout=PATIENCE_S) as answer:
+                state.update(json.load(answer))
+            return bool(state.get("stopped"))
+
+        wait_until(is_told, "the page is told")
         assert state["stopped"] == inspector.failure and state["is_over"]
         body = json.dumps({"tokens": [1, 2]}).encode()
         request = urllib.request.Request(f"{inspector.url}api/walk", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert "no more" in json.load(answer)["error"]
         a_day(cache)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from stored_pages import blanks, body, keys, pages, pool
+from waiting import PROGRAM_S
 
 from unified_tree.controllers.storage import FileStorage, Outcome, StoredPool
 
@@ -86,7 +87,7 @@ os.pwritev = dies
 FileStorage([one], {str(tmp_path)!r}, {64 << 20})
 """
     where = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")])
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, env={**os.environ, "PYTHONPATH": where})
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=PROGRAM_S, env={**os.environ, "PYTHONPATH": where})
     assert done.returncode == -signal.SIGKILL
     put(tmp_path, FP8)
     assert hits(tmp_path, BF16) == 76

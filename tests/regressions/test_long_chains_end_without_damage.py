@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import PROGRAM_S
 
 CHAIN = """
 from unified_tree.visit import Visit
@@ -43,6 +44,6 @@ del tree
 def test_what_lies_before_an_object_stays_as_it_was(what_ends: str, length: int) -> None:
     code = f"import resource; resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))\n{what_ends.format(length=length)}"
     done = subprocess.run(
-        [sys.executable, "-P", "-X", "dev", "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-P", "-X", "dev", "-c", code], capture_output=True, text=True, timeout=PROGRAM_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,6 +8,7 @@ from typing import Any
 
 from kinds import FULL
 from stored_cache import Kept, StoredCache, policy
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage_tier import PrefetchMode, StorageTier
 
@@ -23,7 +24,7 @@ class Meeting(Kept):
         self.met = threading.Barrier(ARRIVALS)
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> Any:
-        self.met.wait(20)
+        self.met.wait(PATIENCE_S)
         return super().exists(pool, keys)
 
 

@@ -22,6 +22,7 @@ from rank_scenario import SEEDS, scenario_of
 from rank_scenario import TICKS as RANK_TICKS
 from scenario import Scenario
 from sim_server import SimServer
+from waiting import PROGRAM_S
 
 TICKS = 150
 BATCHES = (1, 3)
@@ -152,7 +153,7 @@ def replay(*seeds: int, hash_seed: str) -> list[str]:
     """What the command gives that a failing life names."""
     command = [sys.executable, str(SUPPORT / "sim_server.py"), str(TICKS), *map(str, seeds)]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SUPPORT.parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
     return [line.split()[-1] for line in done.stdout.splitlines()]
 
 

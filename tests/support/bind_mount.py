@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from waiting import PATIENCE_S
 
 
 def why_not() -> str | None:
@@ -62,7 +63,7 @@ class BindMount:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not os.path.ismount(self.point):
             if self.daemon.poll() is not None or time.monotonic() > deadline:
                 self.daemon.kill()
@@ -79,13 +80,13 @@ class BindMount:
     def kill(self) -> None:
         """End the daemon: every call on the mount fails then."""
         self.daemon.kill()
-        self.daemon.wait(10)
+        self.daemon.wait(PATIENCE_S)
         assert self.daemon.stderr is not None
         self.daemon.stderr.close()
 
     def unmount(self) -> None:
         """Take the mount away, used or not."""
-        subprocess.run(["fusermount", "-u", "-z", str(self.point)], check=False, capture_output=True, timeout=30)
+        subprocess.run(["fusermount", "-u", "-z", str(self.point)], check=False, capture_output=True, timeout=PATIENCE_S)
 
     def end(self) -> None:
         self.kill()

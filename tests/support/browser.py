@@ -13,6 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE_S, wait_until
+
 DRIVER = shutil.which("chromedriver")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WHY_NOT = None if DRIVER and CHROMIUM else "chromium and chromedriver are not installed"
@@ -35,19 +37,20 @@ class Browser:
         self._at += f"/session/{session['sessionId']}"
 
     def _wait_until_ready(self) -> None:
-        for _ in range(200):
+        def is_ready() -> bool:
             try:
                 self._call("GET", "/status")
-                return
             except OSError:
-                time.sleep(0.05)
-        raise TimeoutError("chromedriver did not start")
+                return False
+            return True
+
+        wait_until(is_ready, "chromedriver to start")
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._at + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path}: {error.read().decode()[:800]}") from error
@@ -70,7 +73,7 @@ class Browser:
         assert "error" not in answer, f"{answer['error']}: {script}"
         return answer.get("value")
 
-    def wait(self, condition: str, seconds: float = 120) -> Any:
+    def wait(self, condition: str, seconds: float = PATIENCE_S) -> Any:
         """The first true value of an expression; where it raises it is not true yet."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """Processes on one FileStorage directory, run as a script: writers that are killed, or writers and readers at once.
 
     file_store_processes.py kill DIRECTORY COUNT SEED       a writer at a time, killed at a random moment, COUNT times
-    file_store_processes.py share DIRECTORY SECONDS SEED    three writers and two readers
+    file_store_processes.py share DIRECTORY ROUNDS SEED     three writers and two readers, so many operations of each
 
 Prints a JSON object of counts. `wrong` counts values that were handed out and are not, to the last byte, what was put.
 """
@@ -53,12 +53,11 @@ def write(engine: FileStorage, choose: random.Random, ready: list[memoryview], c
             counts[f"put {outcome.value}"] += 1
 
 
-def child(directory: str, seed: int, seconds: float, *, writes: bool, results: int) -> None:
+def child(directory: str, seed: int, rounds: int, *, writes: bool, results: int) -> None:
     choose, counts, into = random.Random(seed), Counter[str](), blanks(BATCH, VALUE_BYTES)
     ready = pages(NUMBERS, VALUE_BYTES) if writes else []
     engine = opened(directory)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in range(rounds):
         if writes:
             write(engine, choose, ready, counts)
         check(engine, choose.sample(NUMBERS, BATCH), counts, into)
@@ -84,17 +83,23 @@ def kill(directory: str, count: int, seed: int) -> Counter[str]:
     choose, counts, into = random.Random(seed), Counter[str](), blanks(len(NUMBERS), VALUE_BYTES)
     ready = pages(NUMBERS, VALUE_BYTES)
 
-    def endless() -> None:
+    def endless(told: int) -> None:
         engine = opened(directory)
         mine, ignored = random.Random(choose.random()), Counter[str]()
         while True:
             write(engine, mine, ready, ignored)
+            os.write(told, b"w")
 
     for _ in range(count):
         choose.random()
-        process = forked(endless)
-        time.sleep(choose.uniform(0.002, 0.02))
+        hears, tells = os.pipe()
+        process = forked(endless, tells)
+        os.close(tells)
+        for _ in range(choose.randrange(4)):  # in the middle of opening it, or after some operations
+            os.read(hears, 1)
+        time.sleep(choose.uniform(0, 0.005))
         os.kill(process, signal.SIGKILL)
+        os.close(hears)
         _, status = os.waitpid(process, 0)
         counts["killed"] += os.WIFSIGNALED(status)
         engine = opened(directory)
@@ -103,11 +108,11 @@ def kill(directory: str, count: int, seed: int) -> Counter[str]:
     return counts
 
 
-def share(directory: str, seconds: float, seed: int) -> Counter[str]:
+def share(directory: str, rounds: int, seed: int) -> Counter[str]:
     """Writers and readers at once, each of which verifies what it reads."""
     counts, (reading, writing) = Counter[str](), os.pipe()
     processes = [
-        forked(child, directory, seed * 10 + number, seconds, writes=number < 3, results=writing) for number in range(5)
+        forked(child, directory, seed * 10 + number, rounds, writes=number < 3, results=writing) for number in range(5)
     ]
     os.close(writing)
     with os.fdopen(reading) as lines:
@@ -120,4 +125,4 @@ def share(directory: str, seconds: float, seed: int) -> Counter[str]:
 
 if __name__ == "__main__":
     mode, where, amount, number = sys.argv[1:]
-    print(json.dumps(kill(where, int(amount), int(number)) if mode == "kill" else share(where, float(amount), int(number))))
+    print(json.dumps(kill(where, int(amount), int(number)) if mode == "kill" else share(where, int(amount), int(number))))

@@ -7,11 +7,13 @@ import subprocess
 import time
 from pathlib import Path
 
+from waiting import PATIENCE_S
+
 
 def freeze(process: subprocess.Popen[bytes]) -> None:
     """Stop a process, and wait until all its threads have stopped."""
     process.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not all(_is_stopped(task) for task in Path(f"/proc/{process.pid}/task").iterdir()):
         assert time.monotonic() < deadline, "it does not stop"
         time.sleep(0.001)

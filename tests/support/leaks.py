@@ -9,6 +9,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from waiting import PATIENCE_S
+
 SHARED = Path("/dev/shm")
 
 
@@ -34,7 +36,7 @@ class Holdings:
         ]
 
 
-def check_nothing_leaks(before: Holdings, seconds: float = 30) -> None:
+def check_nothing_leaks(before: Holdings, seconds: float = PATIENCE_S) -> None:
     """Threads that were told to end may take their time."""
     deadline = time.monotonic() + seconds
     while left := Holdings().more_than(before):

@@ -20,7 +20,7 @@ from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
 from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.storage_tier import StorageTier
-from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines.lane import Lane
 from unified_tree.effect import EffectKind
 from unified_tree.page_format import Shard
@@ -146,5 +146,5 @@ class Served:
 
 def store(files: FilePath, model: Composition, host: Mapping[str, Any]) -> StorageTier:
     options = {"directory": str(files), "capacity_bytes": 1 << 22}
-    prefetch = PrefetchPolicy(min_tokens=1)
+    prefetch = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1)
     return StorageTier.open("file", model, memory=host, weights_version="1", options=options, prefetch=prefetch)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 PATIENCE_S = 120.0
 """Far beyond what a busy machine needs: whoever waits so long waits in vain."""
+PROGRAM_S = 1200.0
+"""The same for a whole program that computes."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[2]
 GOOD = """
@@ -42,7 +43,8 @@ def needs(tool: str) -> None:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    words = [sys.executable, "-m", *command]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
 
 
 def test_mypy_finds_every_planted_error_and_nothing_else(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPONENTS = ("full", "full_swa", "full_mamba")
@@ -76,7 +77,7 @@ FIELDS = {
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benches", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import PROGRAM_S
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -16,7 +18,7 @@ def test_the_bench_of_storage_runs(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PROGRAM_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PROGRAM_S
 
 from benches.slope import percentile, slope
 from benches.worst_case import Call, WorstCase, live
@@ -144,7 +145,7 @@ def test_worst_cases_can_be_chosen_and_are_written_beside_the_others(tmp_path: P
         "--json",
         str(path),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     assert [(row["operation"], row["size"]) for row in rows] == [("worst_relock", 8), ("worst_relock", 24)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds import FULL, MAMBA
+from waiting import PROGRAM_S
 
 from unified_tree import Component, ConfigurationError, Key, LeaseError, OutOfPagesError, PageFormat, Part, Path, Point, Tier
 from unified_tree.controllers import HostTier, Lease, PrefixCache
@@ -122,4 +123,4 @@ def test_checks_and_debugging_need_no_extra() -> None:
         "from unified_tree.controllers.testing import SimulatedEngine, check_policy, check_storage_engine\n"
         "from unified_tree.controllers.storage_tier import StorageTier\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PROGRAM_S)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_server import skip_unless_it_runs
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/prometheus/unified_tree.rules.yml"
@@ -84,7 +85,8 @@ def complaint(folder: Path, planted: dict[str, str], expected: list[str], hours:
             }
         )
     )
-    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False)
+    words = ["promtool", "test", "rules", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     return None if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +26,7 @@ from oracle.oracle_engine import OracleEngine
 from oracle.tiny_model import SINGLE
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_server import Prometheus, skip_unless_it_runs
-from waiting import wait_until
+from waiting import PROGRAM_S, wait_until
 
 from unified_tree import Key
 from unified_tree.controllers import CacheCollector, CacheStats, PrefixCache
@@ -116,14 +117,15 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def test_each_query_of_the_dashboard_returns_data(prometheus: Prometheus) -> None:
-    silent = []
     for title, expression in dashboard_queries():
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         assert "$" not in expression, "a variable that this test does not know"
-        if not any(math.isfinite(value) for _, value in prometheus.query(expression)):
-            silent.append(f"{title}: {expression}")
-    assert not silent, "\n".join(silent)
+
+        def has_data(expression: str = expression) -> bool:
+            return any(math.isfinite(value) for _, value in prometheus.query(expression))
+
+        wait_until(has_data, f"{title}: {expression}")
 
 
 def test_its_variables_list_what_is_scraped(prometheus: Prometheus) -> None:
@@ -132,8 +134,12 @@ def test_its_variables_list_what_is_scraped(prometheus: Prometheus) -> None:
     assert list(asked) == ["job", "instance"]
     for label, query in asked.items():
         [(metric, named)] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", query)
-        found = {labels[named] for labels, _ in prometheus.query(metric)}
-        assert named == label and len(found) == {"job": 1, "instance": 2}[label]
+        assert named == label
+
+        def found(metric: str = metric, named: str = named) -> int:
+            return len({labels[named] for labels, _ in prometheus.query(metric)})
+
+        wait_until(lambda found=found, label=label: found() == {"job": 1, "instance": 2}[label], query)  # type: ignore[misc]
 
 
 def test_each_alert_evaluates_over_metrics_that_are_there(prometheus: Prometheus) -> None:
@@ -146,20 +152,27 @@ def test_each_alert_evaluates_over_metrics_that_are_there(prometheus: Prometheus
     for name, rule in alerts().items():
         prometheus.query(rule["expr"])
         for metric in METRIC.findall(rule["expr"]):
-            assert prometheus.query(metric), f"{name} asks for {metric}, which is not exported"
+            exported = partial(prometheus.query, metric)
+            wait_until(lambda exported=exported: bool(exported()), f"{metric} to be exported, which {name} asks for")  # type: ignore[misc]
 
 
 def test_the_figures_of_the_cache_arrive(prometheus: Prometheus) -> None:
-    [(labels, prompts)] = prometheus.query('unified_tree_prompt_tokens_total{model="gpt-oss"}')
-    [(_, hits)] = prometheus.query('unified_tree_hit_tokens_total{model="gpt-oss"}')
-    [(_, misses)] = prometheus.query('sum(unified_tree_miss_tokens_total{model="gpt-oss"})')
-    assert prompts == Published.latest.prompt_tokens and labels["job"] == "unified_tree"
-    assert misses == prompts - Published.latest.hit_tokens
-    assert hits <= Published.latest.hit_tokens
+    def values(expression: str) -> list[float]:
+        return [value for _, value in prometheus.query(expression)]
+
+    def have_arrived() -> bool:
+        prompts = values('unified_tree_prompt_tokens_total{model="gpt-oss", job="unified_tree"}')
+        misses = values('sum(unified_tree_miss_tokens_total{model="gpt-oss"})')
+        latest = Published.latest
+        return (prompts, misses) == ([latest.prompt_tokens], [latest.prompt_tokens - latest.hit_tokens])
+
+    wait_until(have_arrived, "the figures of the end")
+    assert all(hits <= Published.latest.hit_tokens for hits in values('unified_tree_hit_tokens_total{model="gpt-oss"}'))
 
 
 def test_the_rules_are_well_formed() -> None:
-    done = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60, check=False)
+    words = ["promtool", "check", "rules", str(RULES)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     for name, rule in alerts().items():
         assert name.startswith("UnifiedTree") and rule["labels"]["severity"] in ("info", "warning", "critical")

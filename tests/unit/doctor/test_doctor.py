@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from kinds import FULL, MAMBA
+from waiting import wait_until
 
 from unified_tree import ConfigurationError, Key
 from unified_tree.controllers import PrefixCache
@@ -247,15 +248,16 @@ def test_figures_come_from_an_inspector_and_its_recording(tmp_path: Path) -> Non
     inspector = Inspector.open(cache)
     try:
         assert inspector.url is not None
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        url, told = inspector.url, []
+
+        def is_told() -> bool:
             cache.poll()
             inspector.step()
-            try:
-                [told] = read_figures(inspector.url)
-                break
-            except ConfigurationError:
-                time.sleep(0.05)
-        assert told == Figures.of(cache)
+            with suppress(ConfigurationError):  # nothing was told yet
+                told[:] = read_figures(url)
+            return bool(told)
+
+        wait_until(is_told, "the figures")
+        assert told == [Figures.of(cache)]
     finally:
         inspector.close()

@@ -26,7 +26,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[tuple[Browser, PrefixCache]]:
+def calm() -> threading.Event:
+    """Once it is set no more requests come: the keys of the last 256 are kept, of which a test chooses one."""
+    return threading.Event()
+
+
+@pytest.fixture
+def page(browser: Browser, calm: threading.Event) -> Iterator[tuple[Browser, PrefixCache]]:
     """A page on a cache that goes on working, with a lease that stays open."""
     cache = busy_cache()
     lease = cache.acquire(Key(list(range(50)), "held"), reserve_tokens=50)
@@ -35,9 +41,12 @@ def page(browser: Browser) -> Iterator[tuple[Browser, PrefixCache]]:
     def work(inspector: Inspector) -> None:
         rng = np.random.default_rng(0)
         while not stop.is_set():
-            serve(cache, 10, rng)
-            cache.invalidate("gone")
-            time.sleep(0.1)  # the keys of the last 256 requests are kept, which the test has to choose one of in time
+            if calm.is_set():
+                cache.poll()
+            else:
+                serve(cache, 10, rng)
+                cache.invalidate("gone")
+            time.sleep(0.02 if calm.is_set() else 0.1)
         inspector.close()
 
     inspector = Inspector.open(cache, figures_every_s=0.1)
@@ -188,8 +197,9 @@ def test_one_can_go_into_a_run_and_back(page: tuple[Browser, PrefixCache]) -> No
     assert not browser.errors()
 
 
-def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache]) -> None:
+def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache], calm: threading.Event) -> None:
     browser, _ = page
+    calm.set()
     show(browser, "walk")
     tokens = " ".join(str(ord(letter)) for letter in "system prompt of shop    ")
     script = "document.getElementById('prompt').value = arguments[0]; document.getElementById('namespace').value = 'shop';"
@@ -230,9 +240,10 @@ def test_no_view_is_wider_than_the_screen(page: tuple[Browser, PrefixCache], wid
         browser.resize(1500, 950)
 
 
-def test_every_colour_has_a_legend(page: tuple[Browser, PrefixCache]) -> None:
+def test_every_colour_has_a_legend(page: tuple[Browser, PrefixCache], calm: threading.Event) -> None:
     """Each colour of a bar, a strip or a picture is that of a sign in its view's legend."""
     browser, _ = page
+    calm.set()
     script = """const signs = [...document.querySelectorAll(`#${arguments[0]} .key i, #${arguments[0]} i.swatch`)];
         const known = new Set(signs.map((sign) => sign.style.background));
         const drawn = [...document.querySelectorAll(`#${arguments[0]} .bar i, #${arguments[0]} .strip i`)];

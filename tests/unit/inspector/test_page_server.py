@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.inspector.page_process import is_loopback, listen, token_for
 from unified_tree.controllers.inspector.page_server import PageServer
@@ -35,7 +36,7 @@ def serving(token: str | None = None) -> Iterator[int]:
 
 
 def ask(port: int, path: str, method: str = "GET", body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()

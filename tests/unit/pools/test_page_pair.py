@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pool_formats import FORMATS, filled, rows_of
+from waiting import PATIENCE_S
 
 from unified_tree import ConfigurationError, PageError
 from unified_tree.controllers.pools import (
@@ -273,5 +274,5 @@ def test_threads_end_with_their_pair() -> None:
     assert started
     del pair
     for thread in started:
-        thread.join(timeout=10)
+        thread.join(timeout=PATIENCE_S)
     assert not any(thread.is_alive() for thread in started)

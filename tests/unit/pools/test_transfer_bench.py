@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import PROGRAM_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +20,7 @@ def test_the_transfer_benchmark_runs_and_bytes_arrive(device: str, tmp_path: Pat
         pytest.skip("no GPU")
     command = [sys.executable, "-W", "error", "-m", "benches.transfers", "--quick", "--json", str(tmp_path / "t.json")]
     command += ["--device", device]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("one budget")] == [
         f"one budget, {operation:<6} with {host}" for host in ("a host pool", "host blocks") for operation in ("backup", "load")

@@ -24,6 +24,7 @@ from rank_scripts import (
     stop_under_watch,
 )
 from rank_workers import Died, RankWorkers
+from waiting import PROGRAM_S
 
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
 
@@ -274,7 +275,7 @@ def test_a_group_that_cannot_says_why() -> None:
 
 def test_the_benchmark_runs_and_ranks_agree(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "benches.ranks", "--quick", "--json", str(tmp_path / "r.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "r.json").read_text())
     assert {(row["ranks"], row["ticks"], row["votes"]) for row in rows} == {

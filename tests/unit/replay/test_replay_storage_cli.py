@@ -79,8 +79,10 @@ def test_memory_forgets_with_the_replay(tmp_path: Path) -> None:
     assert cold["lru"]["persisted_gib"] > 0
 
 
-def test_redis_over_tcp_and_over_a_socket(tmp_path: Path) -> None:
+def test_redis_over_tcp_and_over_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     redis_server.skip_unless_it_runs()
+    for name, seconds in redis_server.PATIENT.items():
+        monkeypatch.setenv(f"unified_tree__redis__{name}", str(seconds))
     with redis_server.Redis(tmp_path / "tcp") as server:
         check_warm_restart(tmp_path, "--storage", f"redis:{server.address}", "--verify")
     with redis_server.Redis(tmp_path / "s", over="unix") as server:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from stored_pages import Clock, blanks, body, keys, page, pages, pool
+from waiting import PATIENCE_S, PROGRAM_S
 
 from unified_tree.controllers.storage import CheckedStorage, FileStorage, Outcome
 from unified_tree.errors import ConfigurationError, StorageError
@@ -185,7 +186,7 @@ for number, outcome in enumerate(engine.get("full", keys(range(100)), into)):
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,
-        timeout=60,
+        timeout=PROGRAM_S,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": where},
@@ -280,19 +281,19 @@ def test_a_closed_engine_waits_for_its_readers(tmp_path: Path, monkeypatch: pyte
 
     def slow(*arguments: Any) -> int:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         return real(*arguments)
 
     monkeypatch.setattr(os, "preadv", slow)
     outcomes: list[Outcome] = []
     reader = threading.Thread(target=lambda: outcomes.extend(engine.get("full", keys([1]), blanks(1))))
     reader.start()
-    inside.wait(10)
+    inside.wait(PATIENCE_S)
     closer = threading.Thread(target=engine.close)
     closer.start()
     go_on.set()
-    reader.join(10)
-    closer.join(10)
+    reader.join(PATIENCE_S)
+    closer.join(PATIENCE_S)
     assert outcomes == [DONE]
 
 

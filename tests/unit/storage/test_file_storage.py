@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from stored_pages import Clock, blanks, body, keys, page, pages, pool
+from waiting import PROGRAM_S
 
 from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.file.table_shape import shapes_within
@@ -355,7 +356,7 @@ assert os.wait()[1] == 0
 assert engine.exists("full", keys([1, 2])).all()
 """
     where = os.pathsep.join([str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "support")])
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={**os.environ, "PYTHONPATH": where})
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PROGRAM_S, env={**os.environ, "PYTHONPATH": where})
 
 
 def test_the_directory_is_not_opened_while_another_process_opens_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Capabilities, GuardedStorage, Outcome, StoredPool
 from unified_tree.errors import PageError, StorageError
@@ -43,7 +44,7 @@ class Scripted(GuardedStorage):
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         self.entered.set()
-        assert self.go_on.wait(10) and "close" not in self.calls
+        assert self.go_on.wait(PATIENCE_S) and "close" not in self.calls
         self.calls.append(f"get {pool} {len(pages)}")
         return [Outcome.DONE] * len(keys)
 
@@ -108,13 +109,13 @@ def test_close_waits_for_calls_under_way_and_is_idempotent() -> None:
     engine.go_on.clear()
     threads = [threading.Thread(target=lambda: engine.get("full", KEYS, pages(3)))]
     threads[0].start()
-    assert engine.entered.wait(10)
+    assert engine.entered.wait(PATIENCE_S)
     threads += [threading.Thread(target=engine.close) for _ in range(2)]
     for closing in threads[1:]:
         closing.start()
     engine.go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     engine.close()
     assert engine.calls == ["get full 3", "close"]
     with pytest.raises(StorageError, match="the scripted storage was closed"):

@@ -22,7 +22,7 @@ import pytest
 from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
 from numbered_pages import FULL, SIZE, empty, got, keys, put, until_put, value
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S, PROGRAM_S, wait_until
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
@@ -180,20 +180,20 @@ def test_a_damaged_state_is_not_passed_over(tmp_path: Path) -> None:
 def refused_to_start(state: Path) -> None:
     module = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
     words = [sys.executable, "-m", module, "--port", "0", "--state", str(state)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 1 and "move it away" in done.stderr
 
 
 def test_what_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: Path) -> None:
-    with MetadataService(tmp_path / "state") as service:
+    with MetadataService(tmp_path / "state", "--checkpoint-s", "100000") as service:  # for one begins the log anew
         engine = opened(service, tmp_path)
         put(engine, 1)
         limit = "import resource,sys; resource.prlimit(int(sys.argv[1]), resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))"
         before = (tmp_path / "state" / "metadata-wal").stat().st_size
-        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), str(before)], check=True, timeout=PATIENCE_S)
+        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), str(before)], check=True, timeout=PROGRAM_S)
         assert put(engine, *range(10, 20)).count(Outcome.DONE) == 0
         assert service.stats()["is_behind"]
-        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), "-1"], check=True, timeout=PATIENCE_S)
+        subprocess.run([sys.executable, "-c", limit, str(service.process.pid), "-1"], check=True, timeout=PROGRAM_S)
         until_put(engine, 30)
         assert not service.stats()["is_behind"]
         service.kill()

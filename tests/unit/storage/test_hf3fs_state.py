@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from killed_service import DATABASE, LOG, laid_out, left_behind
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage.hf3fs.metadata.held_keys import HeldKeys
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
@@ -25,7 +26,7 @@ SHAPES = {"full": Shape("f", 512, 40)}
 KEYS = [sha256(bytes([number])).digest() for number in range(60)]
 
 
-def made(path: Path, log_bytes: int = 64 << 20, commit_wait_s: float = 5.0) -> MetadataState:
+def made(path: Path, log_bytes: int = 64 << 20, commit_wait_s: float = PATIENCE_S) -> MetadataState:
     numbers = itertools.count(1)
     database = StateDatabase(path, log_bytes=log_bytes, commit_wait_s=commit_wait_s)
     return MetadataState(database, lease_s=1.0, aside_s=0.0, draw=lambda: next(numbers), clock=lambda: 1000.0)

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage, mooncake_client
@@ -159,7 +160,7 @@ def test_who_waited_for_the_bounce_buffer_while_the_master_was_lost_does_not_try
     def lose(keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
         client.calls.append(("get", list(keys)))
         inside.set()
-        assert len(addresses) == 1 and size_bytes == SIZE and go_on.wait(10)
+        assert len(addresses) == 1 and size_bytes == SIZE and go_on.wait(PATIENCE_S)
         return [-900] * len(keys)
 
     client.get_into = lose  # type: ignore[method-assign]
@@ -171,7 +172,7 @@ def test_who_waited_for_the_bounce_buffer_while_the_master_was_lost_does_not_try
     threads = [threading.Thread(target=ask, args=(key,)) for key in KEYS]
     for thread in threads:
         thread.start()
-    assert inside.wait(60)
+    assert inside.wait(PATIENCE_S)
     deadline = time.monotonic() + 60
     while engine._gate._calls < len(KEYS):
         assert time.monotonic() < deadline
@@ -179,7 +180,7 @@ def test_who_waited_for_the_bounce_buffer_while_the_master_was_lost_does_not_try
     time.sleep(0.05)
     go_on.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert len(outcomes) == 5 and set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
     assert len(client.of("get")) == 1
 

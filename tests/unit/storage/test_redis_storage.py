@@ -387,7 +387,7 @@ def test_a_cluster_that_wants_all_its_slots_is_away_without_one_of_them(tmp_path
 
 
 def test_a_writer_killed_at_any_moment_leaves_no_wrong_page(server: Redis, engine: RedisStorage) -> None:
-    seen = check_killed_writers(engine, "redis", {"address": server.address}, 5)
+    seen = check_killed_writers(engine, "redis", {"address": server.address, **PATIENT}, 5)
     assert seen <= {Outcome.DONE, Outcome.MISSING}
 
 

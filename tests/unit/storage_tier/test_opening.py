@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import pytest
+from waiting import PROGRAM_S
 
 from unified_tree import Component, ConfigurationError, Path, Point
 from unified_tree.components import Composition
@@ -59,7 +60,7 @@ tier = StorageTier.open("file", model, memory=memory, weights_version="v1", opti
 assert "restore points" in tier.pools and set(tier.engine.stats().pools) == set(tier.pools)
 tier.engine.close()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PROGRAM_S)
 
 
 def test_an_opened_store_is_attached_as_it_is() -> None:

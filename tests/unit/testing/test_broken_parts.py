@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import patient_checks
 import pytest
 
 import unified_tree.controllers.testing as package
@@ -31,6 +32,14 @@ from unified_tree.controllers.testing import (
     storage_load_contract,
 )
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine, NullEngine, VirtualClock
+
+HANGS_S = 10.0
+"""Of clauses that take milliseconds, before one that hangs."""
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_checks.let_no_clause_be_too_slow(monkeypatch)
 
 
 class Overwrites(MemoryStorage):
@@ -172,9 +181,9 @@ def test_a_store_whose_clear_wipes_other_formats_is_found(tmp_path: Path) -> Non
 
 def test_a_store_that_hangs_ends_the_check_and_is_named_with_where() -> None:
     with pytest.raises(AssertionError) as error:
-        check_storage_engine(lambda pools, _: Deadlocks(pools, 1 << 20), limit_s=1.0)
+        check_storage_engine(lambda pools, _: Deadlocks(pools, 1 << 20), limit_s=HANGS_S)
     words = (
-        r"- what is removed or cleared is missing: not done after 1 s \(limit_s\); it hangs in Deadlocks._remove, .*\.py:\d+: "
+        r"- what is removed or cleared is missing: not done after 10 s \(limit_s\); it hangs in Deadlocks._remove, .*\.py:\d+: "
     )
     assert re.search(words + r"self\._lock\.acquire\(\); the \d+ clauses after it were not checked$", str(error.value))
 
@@ -187,7 +196,7 @@ def test_threads_that_hang_are_named_with_where() -> None:
             super()._remove(pool, keys)
 
     with pytest.raises(AssertionError, match=r"- threads at once get whole values: .* it hangs in \S*Jams\._remove, .*Event"):
-        check_storage_engine(lambda pools, _: Jams(pools, 1 << 20), limit_s=3.0)
+        check_storage_engine(lambda pools, _: Jams(pools, 1 << 20), limit_s=HANGS_S)
 
 
 @pytest.mark.usefixtures("in_turn")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import patient_checks
 import pytest
+from waiting import PROGRAM_S
 
 from unified_tree import Component, ConfigurationError, Key, Point, Trailing, UnifiedTree, policy_names
 from unified_tree import Path as PathCoverage
@@ -37,6 +39,12 @@ sqlite = sqlite_engine:SqliteStorage
 """
 FULL = Component(name="full", coverage=PathCoverage())
 MAMBA = Component(name="mamba", coverage=Point())
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_checks.let_no_clause_be_too_slow(monkeypatch)
+    patient_checks.let_no_copy_be_too_slow(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +89,7 @@ def test_the_command_line_takes_a_policy_and_a_model(site: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PROGRAM_S,
         env={"PYTHONPATH": f"{site}:{EXAMPLES.parents[1]}", "PATH": "", "COLUMNS": "200"},
     )
     assert made.returncode == 0, made.stderr

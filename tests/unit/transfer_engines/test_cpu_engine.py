@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from waiting import PATIENCE_S, PROGRAM_S
 
 from unified_tree.controllers.testing import Cells, Ids
 from unified_tree.controllers.testing.transfer_rig import transfer
@@ -20,7 +21,6 @@ from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
 BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
-LONG_S = 30
 
 
 class Stop:
@@ -33,10 +33,10 @@ class Stop:
     def __call__(self, layer_id: int | None, _source: Ids, target: Ids) -> None:
         if self._when(layer_id, target.tolist()):
             self._reached.set()
-            assert self._go.wait(LONG_S)
+            assert self._go.wait(PATIENCE_S)
 
     def wait_until_reached(self) -> None:
-        assert self._reached.wait(LONG_S)
+        assert self._reached.wait(PATIENCE_S)
 
     def go_on(self) -> None:
         self._go.set()
@@ -267,7 +267,7 @@ def test_threads_may_wait_at_gates_side_by_side(engines: list[CpuEngine]) -> Non
         stop.wait_until_reached()
         stop.go_on()
         for future in waiting:
-            future.result(LONG_S)
+            future.result(PATIENCE_S)
 
 
 class Death(BaseException):
@@ -322,7 +322,7 @@ def test_a_collected_engine_ends_its_thread() -> None:
     del engine
     gc.collect()
     assert gone() is None
-    thread.join(LONG_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -336,7 +336,7 @@ def test_an_engine_collected_in_the_middle_stops_after_that_chunk() -> None:
     del engine
     gc.collect()
     stop.go_on()
-    thread.join(LONG_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert len(cells.calls) == 1
 
@@ -354,7 +354,7 @@ def test_closing_ends_the_thread_after_the_chunk_it_is_in() -> None:
     assert engine.poll() == [Completion(ticket=2, error="the engine was closed")], "it had not started"
     assert closing.is_alive()
     stop.go_on()
-    closing.join(LONG_S)
+    closing.join(PATIENCE_S)
     assert not thread.is_alive()
     assert engine.poll() == [Completion(ticket=1, error="the engine was closed")]
     assert len(cells.calls) == 1
@@ -384,7 +384,7 @@ engine = CpuEngine({"full": Slow()})
 
 def run_script(rest: str) -> str:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT + rest]  # newer Pythons warn of forks
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from vllm_engine_model import PAGE, EngineModel, Request
+from waiting import PATIENCE_S, wait_until
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.doctor import findings
@@ -33,17 +33,18 @@ class Served:
         self.engine.settle()
 
     def ask(self, name: str) -> Any:
-        with urllib.request.urlopen(self.url + "api/" + name, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + "api/" + name, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def until(self, name: str, condition: Callable[[Any], Any]) -> Any:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            told = self.ask(name)
-            if condition(told):
-                return told
-            time.sleep(0.01)
-        raise TimeoutError(f"{name}: {told}")
+        told: list[Any] = []
+
+        def holds() -> bool:
+            told[:] = [self.ask(name)]
+            return bool(condition(told[0]))
+
+        wait_until(holds, f"{name}: {told}")
+        return told[0]
 
 
 @pytest.fixture
