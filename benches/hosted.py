@@ -53,6 +53,7 @@ KINDS: dict[str, tuple[Component, ...]] = {
 PAGE_COUNTS = {"full": 60_000, "swa": 30_000, "mamba": STATES}
 """On device, none of them ever full; the host has twice as many."""
 LOADS = {"chat": (60, 1_000, 6, 128), "agent": (1, 112_010, 60, 512)}
+QUICK_LOADS = {"chat": (3, 1_000, 2, 128), "agent": (1, 9_010, 2, 512)}
 """Conversations, tokens of the first prompt, turns, tokens of an answer. Each turn adds ADDED_TOKENS to what was answered. No
 prompt is of whole pages: of these a tier copies two boundaries.
 """
@@ -175,10 +176,10 @@ class Server:
         return (thread_time_ns() - begin) / len(running), cached
 
 
-def live(server: Server, other: Server, load: str, turns: int, running: int) -> tuple[list[float], int]:
+def live(server: Server, other: Server, load: tuple[int, int, int, int], running: int) -> tuple[list[float], int]:
     """Nanoseconds a request of each round behind a conversation's first, and a checksum of what was found. Between two rounds
     the other server serves the same."""
-    conversations, first_tokens, _, answer_tokens = LOADS[load]
+    conversations, first_tokens, turns, answer_tokens = load
     tokens = np.random.default_rng(0)
     times: list[float] = []
     found = 0
@@ -198,7 +199,9 @@ def live(server: Server, other: Server, load: str, turns: int, running: int) -> 
     return times, found
 
 
-def measure(kinds: str, load: str, turns: int, running: int, lives: int, *, has_floor: bool = False) -> dict[str, Any]:
+def measure(
+    kinds: str, name: str, load: tuple[int, int, int, int], running: int, lives: int, *, has_floor: bool = False
+) -> dict[str, Any]:
     """One row: all ways, in turn; of each that has more than the device its floor as well, if that is asked for."""
     fastest: dict[str, list[float]] = {}
     found = set()
@@ -211,7 +214,7 @@ def measure(kinds: str, load: str, turns: int, running: int, lives: int, *, has_
             server, other = Server(kinds, has, is_bare=is_bare), Server(kinds, WAYS["store"])
             gc.collect()
             gc.disable()
-            times, checksum = live(server, other, load, turns, running)
+            times, checksum = live(server, other, load, running)
             gc.enable()
             server.cache.drain()
             stats = server.cache.stats()
@@ -228,7 +231,7 @@ def measure(kinds: str, load: str, turns: int, running: int, lives: int, *, has_
     medians = {way: float(np.median(times)) / 1000 for way, times in fastest.items()}
     return {
         "components": kinds,
-        "load": load,
+        "load": name,
         "running": running,
         "backups": backups,
         "backup_us": (medians["hosted"] - medians["device"]) / backups,
@@ -240,14 +243,14 @@ def measure(kinds: str, load: str, turns: int, running: int, lives: int, *, has_
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of each conversation")
+    parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of few conversations")
     parser.add_argument("--running", type=int, default=1, help="conversations at a time")
     parser.add_argument("--floor", action="store_true", help="also what the tiers cannot do without")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
     rows = (
-        measure(kinds, load, 2 if quick else turns, options.running, 1 if quick else options.lives, has_floor=options.floor)
-        for load, (_, _, turns, _) in LOADS.items()
+        measure(kinds, name, load, options.running, 1 if quick else options.lives, has_floor=options.floor)
+        for name, load in (QUICK_LOADS if quick else LOADS).items()
         for kinds in KINDS
     )
     floor = " (floor {{{way}_floor_ratio:.2f}})" if options.floor else ""

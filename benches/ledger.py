@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", action="store_true", help="the answer is decoded a token at a time, not in one piece")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
-    requests = list(chats(60 if quick else options.requests))
+    requests = list(chats(12 if quick else options.requests))
     lives = 1 if quick else options.lives
     rows = (measure(kinds, size, requests, lives, in_steps=options.steps) for kinds in KINDS for size in (1, 64))
     print_table(

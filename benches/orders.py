@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--policy", default="density", help="the other policy")
     options = parser.parse_args(arguments)
     quick, policy = bool(options.quick), str(options.policy)
-    requests = list(chats(60 if quick else options.requests))
+    requests = list(chats(12 if quick else options.requests))
     rows = (measure(kinds, size, requests, 1 if quick else options.lives, policy) for kinds in KINDS for size in (1, 64))
     print_table(
         f"components | page | hit, `lru` | hit, `{policy}` | evictions a request | `lru` | `{policy}` | median | total",

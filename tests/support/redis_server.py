@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 from frozen import freeze, thaw
@@ -25,7 +26,7 @@ from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 SLOTS = 16384
 BRIEF_S = 0.2
 """How long a server is waited for that stands still."""
-PATIENT: dict[str, float] = {"connect_timeout_s": PATIENCE_S, "request_timeout_s": PATIENCE_S}
+PATIENT: dict[str, Any] = {"connect_timeout_s": PATIENCE_S, "request_timeout_s": PATIENCE_S}
 """Settings of engines that wait for whatever answers at all."""
 
 

@@ -150,4 +150,6 @@ def test_worst_cases_can_be_chosen_and_are_written_beside_the_others(tmp_path: P
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     assert [(row["operation"], row["size"]) for row in rows] == [("worst_relock", 8), ("worst_relock", 24)]
     assert all(row["ours_us"] > 0 and row["hash"] for row in rows)
+    fields = {"operation", "components", "page_size", "ours_us", "rust_us", "python_us", "ratio", "hash", "machine", "commit"}
+    assert all({*fields, "ours_core"} <= row.keys() for row in rows)
     assert "worst_relock" in done.stdout and "slope" in done.stdout

@@ -248,7 +248,8 @@ def test_figures_come_from_an_inspector_and_its_recording(tmp_path: Path) -> Non
     inspector = Inspector.open(cache)
     try:
         assert inspector.url is not None
-        url, told = inspector.url, []
+        url = inspector.url
+        told: list[Figures] = []
 
         def is_told() -> bool:
             cache.poll()
