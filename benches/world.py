@@ -24,7 +24,7 @@ the other half it saves them at the ends of prompts.
 **Memory.** What requests that run need, and a share of what a cache without end would hold besides: of every token once, and of
 one boundary (a window or a state) a request. The share is log-uniform in one of four sizes: 1.5 to 4, 4 to 10, 10 to 25 and 25
 to 60 %. Scarce is the path alone, the windows or states alone, both (each with a share of its own), all pools in one budget,
-or in one of twenty worlds nothing. What is not scarce has room for all tokens, or for four boundaries a request.
+or in one of twenty worlds nothing. Every other kind has room for all tokens, or for four boundaries a request.
 
 **Server.** Always busy: 1, 4 or 32 requests at a time, the next in the order of arrival. In every fourth world there is a host
 tier of one to six times the device, and the share is of both together.
@@ -64,7 +64,7 @@ Run = tuple[int, int]
 
 
 class Writer:
-    """Writes requests: draws of the laws that the kinds of traffic share, and texts that nobody has seen."""
+    """Writes requests: draws lengths, pauses and popularity, and makes new texts."""
 
     def __init__(self, draw: Generator) -> None:
         self.draw = draw
@@ -111,7 +111,7 @@ class Writer:
 
         Args:
             fork: behind so many of them others are going to fork off.
-            answer: what the answer is, where later prompts have it; else nobody has, and the prompt need not end with a block.
+            answer: the answer's text, if later prompts contain it. Without it the prompt may end inside a block.
         """
         size = BLOCK_TOKENS * sum(length for _, length in prompt)
         checkpoints = None
@@ -297,10 +297,10 @@ FAMILIES = REUSED | {family.__name__: family for family in (floods, scans, chang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is served, of which model, in how much memory.
+    """Traffic, a model, a memory and a server.
 
     Attributes:
-        scarce: what there is too little room for.
+        scarce: the kind of state that has too little room.
         size: of the memory, one of SIZES.
         path_share, boundary_share: of what a cache without end would hold, beside what requests that run need.
         host_share: host pages by device page; None without a host tier.
@@ -359,7 +359,7 @@ class World:
         return Workload(name=f"world {self.seed}", requests=requests, block_count=w.blocks)
 
     def plan(self) -> tuple[Plan, dict[str, int]]:
-        """What is replayed, and the device pages by pool."""
+        """The plan of a replay, and the device pages by pool."""
         workload, composition = self.workload(), self.composition
         settings = ServerSettings(concurrency=self.concurrency, time_scale=0.0)
         page_counts = self._page_counts(workload, composition, settings)
@@ -390,7 +390,7 @@ class World:
         return page_counts
 
     def row(self, policy: str, page_counts: dict[str, int], *, is_bounded: bool = False) -> RowSpec:
-        """What is replayed of a plan, by a policy, or by UNBOUNDED."""
+        """The row of a plan for a policy, or for UNBOUNDED."""
         if policy == RowKind.UNBOUNDED.value:
             return RowSpec(kind=RowKind.UNBOUNDED, policy="lru", page_counts=page_counts, is_bounded=False)
         is_shared = self.scarce == ONE_BUDGET

@@ -186,7 +186,7 @@ def _book_victim(
     if ghosts is not None and ages is not None:
         if eviction is None:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
-            eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages)
+            eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages, victim, state.clock)
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)

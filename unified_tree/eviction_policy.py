@@ -1,4 +1,4 @@
-"""The seam of eviction policies: what the tree tells a policy, what it asks, and what a policy may look at.
+"""The protocol of eviction policies: what the tree tells a policy, what it asks, and what a policy may look at.
 
 All policies are made of this protocol, the default one included. The tree knows none of them by type.
 """

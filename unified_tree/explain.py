@@ -9,8 +9,10 @@ from unified_tree.causes import LOAD_REFUSED, misses
 from unified_tree.matching import match, walk, window_gap
 from unified_tree.node import Node, Tier
 from unified_tree.printable import printable
+from unified_tree.urgency import SPARE, STRANDED
 
 if TYPE_CHECKING:
+    from unified_tree.ghosts import Eviction
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
     from unified_tree.state import TreeState
@@ -141,9 +143,18 @@ def reason(state: TreeState, miss: Miss) -> str:
     if eviction is not None and state.ghosts is not None:
         pool = f"the {eviction.tier.name.lower()} pool of {state.components[eviction.component].name}"
         whose = "" if eviction.beneficiary is None else f", to make room for namespace '{printable(eviction.beneficiary)}'"
-        text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}"
+        text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}: {_why(state, eviction)}"
     detail = "" if miss.detail is None else f" ({printable(miss.detail)})"
     return f"{span} {name}: {text}{detail}"
+
+
+def _why(state: TreeState, eviction: Eviction) -> str:
+    """Why the first victim of an eviction was chosen."""
+    if eviction.urgency == STRANDED:
+        return "nothing could be resumed from by it"
+    if eviction.urgency == SPARE:
+        return "only a branch in the middle of a prompt would have needed it"
+    return state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock)
 
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:

@@ -29,6 +29,7 @@ from unified_tree.node import Root
 if TYPE_CHECKING:
     from unified_tree.archive import Archive
     from unified_tree.node import Node, Tier
+    from unified_tree.order import Ranked
 
 # Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
 # objects.
@@ -53,16 +54,31 @@ class Eviction:
         at_s: when, on the tree's clock.
         beneficiary: the namespace for which room was made; None if nobody said.
         evicted_pages: how many pages had left that pool before.
+        urgency, rank, second_rank: where the first victim stood in the pool's order; see `Place`.
+        clock: the tree's logical clock then.
     """
 
-    __slots__ = ("at_s", "beneficiary", "component", "evicted_pages", "tier")
+    __slots__ = ("at_s", "beneficiary", "clock", "component", "evicted_pages", "rank", "second_rank", "tier", "urgency")
 
-    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None, evicted_pages: int) -> None:
+    def __init__(
+        self,
+        component: int,
+        tier: Tier,
+        at_s: float,
+        beneficiary: str | None,
+        evicted_pages: int,
+        victim: Ranked,
+        clock: int,
+    ) -> None:
         self.component = component
         self.tier = tier
         self.at_s = at_s
         self.beneficiary = beneficiary
         self.evicted_pages = evicted_pages
+        self.urgency = victim.urgency
+        self.rank = victim.rank
+        self.second_rank = victim.second_rank
+        self.clock = clock
 
 
 @mypyc_attr(acyclic=True)

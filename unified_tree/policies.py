@@ -17,7 +17,7 @@ from unified_tree.eviction_policy import EvictionPolicy
 from unified_tree.extensions import find_extension, known_names
 from unified_tree.node import Tier, Value
 from unified_tree.queues import Queues
-from unified_tree.reuse import BY_RECENCY, QUEUE_SPAN, Reuse, queue_of, since
+from unified_tree.reuse import BY_RECENCY, KIND_SHIFT, QUEUE_SPAN, Reuse, queue_of, since
 from unified_tree.urgency import URGENCIES
 from unified_tree.visit import Visit
 
@@ -177,15 +177,6 @@ def _hits(count: float) -> str:
     return f"{count:,.0f} {'hit' if count == 1 else 'hits'}"
 
 
-class Inflation:
-    """How far the scores of a pool have aged: the highest of a victim."""
-
-    __slots__ = ("score",)
-
-    def __init__(self) -> None:
-        self.score = 0.0
-
-
 class CostAware(Standard):
     """GreedyDual-Size (Cao and Irani, 1997): score = inflation + cost to bring back / bytes.
 
@@ -195,32 +186,38 @@ class CostAware(Standard):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        count = len(view.components)
-        self._ages = [Inflation() for _ in range(2 * count)]
-        self._is_shared = [False, False]
+        self._inflation = [0.0] * (2 * len(view.components))
 
     def inflation(self, component: int, tier: Tier) -> float:
         """The score of a pool's last victim, at most."""
-        return self._ages[self._pool_of(component, tier)].score
+        return self._inflation[self._pool_of(component, tier)]
 
     def _pool_of(self, component: int, tier: Tier) -> int:
-        count = len(self._view.components)
-        first = count if tier is Tier.HOST else 0
+        """Where a pool's inflation is kept; pools that share a budget have that of the first."""
+        first = len(self._view.components) if tier is Tier.HOST else 0
         return first if self._view.page_blocks(component, tier) else first + component
 
     def touched(self, value: Value) -> None:
-        age = self._ages[self._pool_of(value.component, value.tier)]
-        value.score = age.score + self._view.restore_cost(value)
+        value.score = self.inflation(value.component, value.tier) + self._view.restore_cost(value)
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (value.score, float(value.touched))
 
     def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
-        age = self._ages[self._pool_of(value.component, value.tier)]
-        age.score = max(age.score, value.score)
+        pool = self._pool_of(value.component, value.tier)
+        self._inflation[pool] = max(self._inflation[pool], value.score)
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         return f"score {rank:.4g} for what it costs to bring back, {_used(second_rank, now)}; the smallest score goes first"
+
+
+KINDS = (
+    "superseded, or never used",
+    "left by a request of a session",
+    "at a place where sessions fork off",
+    "at a place that is used at steady gaps",
+)
+"""What a queue of `density` holds, by its kind."""
 
 
 class HitDensity(Standard):
@@ -272,6 +269,10 @@ class HitDensity(Standard):
         found = self._queues_of(first, first.urgency).least(order)
         return first if found is None else found
 
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        kind = KINDS[int(rank) >> KIND_SHIFT]
+        return f"{kind}, {_used(second_rank, now)}; what promises the fewest hits for its room and time goes first"
+
     def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
         self.learner().went(value)
 
@@ -300,8 +301,8 @@ class HitDensity(Standard):
         self.learner().unlocked(node)
 
 
-EVENTS = ("touched", "went", "placed", "arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")
-OF_TEXTS = frozenset(EVENTS[3:])
+OF_TEXTS = ("arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")
+EVENTS = ("touched", "placed", "went", *OF_TEXTS)
 
 
 class Guarded(Standard):
@@ -313,14 +314,10 @@ class Guarded(Standard):
         compares_across_pools: whether it says so of its ranks.
         failures: how often it raised or returned an invalid rank; `last_failure`: the reason of the last one.
         declined: how many windows and states it refused.
-
-    Raises ConfigurationError for an object that lacks a method of a policy.
     """
 
     def __init__(self, view: TreeView, policy: EvictionPolicy) -> None:
         super().__init__(view)
-        if not callable(getattr(policy, "rank", None)):
-            raise ConfigurationError(f"{policy!r} is no eviction policy: it lacks rank")
         self.policy = policy
         self.is_selective = callable(getattr(policy, "admits", None))
         self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
@@ -330,7 +327,7 @@ class Guarded(Standard):
             if overrides(policy, name):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
-        self.hears_texts = not OF_TEXTS.isdisjoint(self._events)
+        self.hears_texts = any(name in self._events for name in OF_TEXTS)
         self.failures = 0
         self.declined = 0
         self.last_failure: str | None = None

@@ -131,6 +131,7 @@ class Reuse:
         visits: how many visits sessions had.
         mode: BY_RECENCY, BY_AGE or BY_CLASS.
         rankings: how often values came to be ranked in another way.
+        entering: tokens of a text that is being inserted, whose pages the tree does not have yet.
         fork: the visit of the request that arrived last, if it forks off. If that leaves and has published nothing, its visit
             is to be `is_open` again, for it may try again.
     """
@@ -142,7 +143,7 @@ class Reuse:
         self.mode = BY_RECENCY
         self._classes_pay = False
         self.rankings = 0
-        self.entering = 0  # tokens of a text that is being inserted, whose pages the tree does not have yet
+        self.entering = 0
         self.fork: Visit | None = None
         self._sessions = VisitMemory(settings.remembered_visits)
         # Where windows or states are required recency, too, could not resume from all that it holds.
@@ -433,7 +434,7 @@ class Reuse:
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
 
     def _held(self) -> tuple[float, float]:
-        """How many tokens of path the tree holds on the tier that holds more, and for how many
+        """How many tokens of path the tree holds on the tier that holds more, with those of `entering`, and for how many
         boundaries there is room; 0 if these need none of their own.
         """
         state = self._state

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unified_tree.settings import TreeSettings
 
 FOLLOWED_BYTES: Final = 64 << 20
-"""For a policy that follows texts so much of what was evicted is remembered where misses are not explained."""
+"""The memory of evictions for a policy that follows texts, where `ghost_bytes` is 0."""
 PolicyMaker = Callable[[TreeView], "EvictionPolicy | Standard"]
 
 
@@ -230,8 +230,8 @@ class TreeState:
         attach(parent, node, page_bytes, self.settings.max_listed_children)
         if self.texts is not None:
             node.line = self.texts.line_of_leaf(parent, edge, end, page_bytes)
-            if self.listener is not None:
-                self.listener.grew(node, last)
+        if self.listener is not None:
+            self.listener.grew(node, last)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:

@@ -47,7 +47,7 @@ def check_policy(factory: str | PolicyFactory, *, limit_s: float = LIMIT_S) -> N
     """Check that an eviction policy keeps the contract of `EvictionPolicy`.
 
     Args:
-        factory: makes one for a pool, or the name it goes by; see UnifiedTree.
+        factory: makes one for a tree, or the name it goes by; see UnifiedTree.
         limit_s: seconds that a clause may take.
 
     Raises AssertionError that names every clause that is broken, or says why there is no policy to check.
@@ -102,7 +102,7 @@ def the_victim_has_the_smallest_rank(factory: PolicyFactory, kinds: str) -> None
 
 
 def the_same_history_has_the_same_victims(factory: PolicyFactory) -> None:
-    """A policy shares nothing with that of another pool, and decides by its own pool's history alone."""
+    """A policy shares nothing with that of another tree, and decides by its own tree's history alone."""
     lives = [RandomLife(factory, COMPOSITIONS["window_and_mamba"], seed="twice") for _ in range(2)]
     for life in lives:
         life.run(STEPS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from grove import Grove
 from kinds import FULL, MAMBA, swa
 
-from unified_tree import POLICIES, Component, Path, Point
+from unified_tree import POLICIES, Component, EvictionPolicy, Path, Point, TreeView
 from unified_tree.controllers.testing import Check, policy_checks, victims_of
 from unified_tree.node import Value
 
@@ -73,8 +72,8 @@ def test_every_policy_keeps_the_contract(policy: str, check: Check) -> None:
     check(POLICIES[policy])
 
 
-class LongestFirst:
-    """A policy of one's own: the longest prefix goes first."""
+class LongestFirst(EvictionPolicy):
+    """The longest prefix goes first."""
 
     def touched(self, value: Value) -> None:
         self.used = value
@@ -90,7 +89,7 @@ class LongestFirst:
 def test_a_policy_of_ones_own() -> None:
     made: list[LongestFirst] = []
 
-    def factory(_: Callable[[Value], float]) -> LongestFirst:
+    def factory(_: TreeView) -> LongestFirst:
         made.append(LongestFirst())
         return made[-1]
 
@@ -103,7 +102,7 @@ def test_a_policy_of_ones_own() -> None:
     assert grove.evict(1)["full"] == [105]
 
 
-class Hostile:
+class Hostile(EvictionPolicy):
     """Raises, or ranks by what is no number."""
 
     def __init__(self, answers: list[Any]) -> None:

@@ -194,7 +194,7 @@ class Cluster:
         )
 
     def take_the_silent_for_dead(self) -> None:
-        """After a second, from now on. Until then nobody is, however slow the machine."""
+        """Lower the cluster's node time-out to a second. Before, no node counts as dead, however slow the machine."""
         for server in (*self.servers, *([] if self.replica is None else [self.replica])):
             _expect_ok(server.ask("CONFIG", "SET", "cluster-node-timeout", "1000"))
 

@@ -1,7 +1,7 @@
 """Every storage engine with what stands behind it, behind one face: opened, killed, frozen, filled up, and made a liar.
 
-What one life of a server stored the next one finds, under a prefix or in a directory that is the rig's own. Every engine but
-Mooncake's, whose client has limits of its own, waits for its store longer than any machine is slow.
+A server finds what an earlier one stored, under a prefix or in a directory of the rig. Every engine waits for its store longer
+than any machine is slow, except Mooncake's, whose client has limits of its own.
 """
 
 from __future__ import annotations

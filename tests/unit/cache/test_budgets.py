@@ -194,7 +194,7 @@ def test_costs_age_together() -> None:
     policy: Any = cache.tree.state.policy
     assert policy.inflation(0, Tier.DEVICE) == policy.inflation(1, Tier.DEVICE) > 0
     apart: Any = PrefixCache([FULL, SWA], 2, policy="cost").tree.state.policy
-    apart._ages[0].score = 5.0
+    apart._inflation[0] = 5.0
     assert (apart.inflation(0, Tier.DEVICE), apart.inflation(1, Tier.DEVICE)) == (5.0, 0.0)
 
 

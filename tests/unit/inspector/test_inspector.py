@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from inspected_cache import FULL, PAGE, busy_cache, serve, serve_one
 from replay_rows import invoke
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S, told, wait_until
 
 from unified_tree import Key
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache
@@ -55,14 +55,7 @@ class Page:
         return found[0]
 
     def until(self, name: str, condition: Any) -> Any:
-        told: list[Any] = []
-
-        def holds() -> bool:
-            told[:] = [self.ask(name)]
-            return bool(condition(told[0]))
-
-        wait_until(holds, f"{name}: {told}")
-        return told[0]
+        return told(lambda: self.ask(name), condition, name)
 
 
 @contextmanager

@@ -78,7 +78,8 @@ def test_an_eviction_is_told_with_its_pool_and_age() -> None:
     grove.put("abcd", [4])
     grove.evict(1, "mamba")
     [eviction, _] = grove.tree.explain(key("abcde")).reasons
-    assert re.fullmatch(r"\[0, 4\) EVICTED: evicted from the device pool of mamba \d+\.\d s ago", eviction)
+    pool, why = "the device pool of mamba", "last used 0 ticks ago; the least recently used goes first"
+    assert re.fullmatch(rf"\[0, 4\) EVICTED: evicted from {pool} \d+\.\d s ago: {why}", eviction)
 
 
 def test_an_optional_component_loses_nothing() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from math import inf, nan
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from unified_tree import BlockBudget, Boundary, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Node, Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
-from unified_tree.policies import POLICIES, HitDensity
+from unified_tree.policies import HitDensity
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
@@ -190,7 +188,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def learner_of(tree: UnifiedTree) -> Reuse:
-    """What the tree's policy has learned."""
+    """The learner of a tree's policy."""
     policy = tree.state.policy
     assert isinstance(policy, HitDensity)
     return policy.learner()
@@ -1360,32 +1358,6 @@ def test_the_age_at_which_values_go_is_known() -> None:
         server.serve(fresh(30, draw))
     reuse = learner_of(server.tree)
     assert reuse._usual_ages[Tier.DEVICE][0] == pytest.approx(10 * (1 - (63 / 64) ** 50), abs=1)
-
-
-@pytest.mark.parametrize("score", [inf, -inf, nan, 1e300])
-def test_scores_of_another_policy_are_its_own(score: float) -> None:
-    """Each pool asks the factory for a policy: here one pool's is not `density`, and keeps what it likes in its scores."""
-
-    class Scoring:
-        def touched(self, value: Value) -> None:
-            value.score = score
-
-        def rank(self, value: Value) -> float:
-            return float(value.touched)
-
-        def evicted(self, value: Value) -> None:
-            pass
-
-    made: list[object] = []
-
-    def policy(bring_back: Any) -> Any:
-        made.append(Scoring() if len(made) == 1 else POLICIES["density"](bring_back))
-        return made[-1]
-
-    tree, tokens = UnifiedTree([FULL, STATE], 1, policy=policy), list(range(40))
-    for end in (20, 40):
-        tree.insert(Key(tokens[:end]), {"full": np.arange(end)}, states={"state": {end: end}})
-        assert tree.check() == []
 
 
 def test_where_clients_take_turns_the_last_states_are_kept() -> None:

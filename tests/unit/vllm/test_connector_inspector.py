@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from vllm_engine_model import PAGE, EngineModel, Request
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S, told
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.doctor import findings
@@ -37,14 +37,7 @@ class Served:
             return json.load(answer)
 
     def until(self, name: str, condition: Callable[[Any], Any]) -> Any:
-        told: list[Any] = []
-
-        def holds() -> bool:
-            told[:] = [self.ask(name)]
-            return bool(condition(told[0]))
-
-        wait_until(holds, f"{name}: {told}")
-        return told[0]
+        return told(lambda: self.ask(name), condition, name)
 
 
 @pytest.fixture
