@@ -27,13 +27,15 @@ def restore_cost(state: TreeState, value: Value) -> float:
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0
-    if spec.coverage.is_path:
-        tokens = value.page_count * state.page_size
-    else:
-        tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)
-        if state.rebuild_tokens is not None:
-            tokens = min(tokens, state.rebuild_tokens)
-    return flops_per_token * tokens / size_bytes
+    return flops_per_token * tokens_lost(state, value) / size_bytes
+
+
+def tokens_lost(state: TreeState, value: Value) -> int:
+    """How many tokens have to be computed again without a value, whatever other tiers have of it: see `restore_cost`."""
+    if state.is_path[value.component]:
+        return value.page_count * state.page_size
+    tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)
+    return tokens if state.rebuild_tokens is None else min(tokens, state.rebuild_tokens)
 
 
 def _boundary_above(node: Node, max_steps: int) -> int:

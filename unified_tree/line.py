@@ -17,7 +17,6 @@ from mypy_extensions import mypyc_attr
 if TYPE_CHECKING:
     from unified_tree.elsewhere import Stretch
     from unified_tree.ghosts import Eviction, Ghost
-    from unified_tree.visit import Visit
 
 MAX_NOTES: Final = 16
 """Lengths of one line at which something is noted, of each kind; the oldest note is forgotten."""
@@ -55,9 +54,6 @@ class Line:
         unsaved: why no state was saved where one was due, by length; None for nothing.
         lost: boundaries that were evicted and whose tokens came back without them, as a list from the oldest note on; None for
             none.
-        visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
-            very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
-            for none.
         policy_state: whatever a policy keeps that follows texts; see EvictionPolicy.
         stretch: where its text ends among those that several namespaces have; None if it is not there.
     """
@@ -66,15 +62,12 @@ class Line:
         "end",
         "fork",
         "forked",
-        "forks",
         "ghost",
-        "kept",
         "lost",
         "parent",
         "policy_state",
         "stretch",
         "unsaved",
-        "visit",
     )
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
@@ -85,9 +78,6 @@ class Line:
         self.forked: dict[object, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
         self.lost: LostBoundaries | None = None
-        self.visit: Visit | None = None
-        self.forks: dict[int, Visit] | None = None
-        self.kept = 0
         self.policy_state: object = None
         self.stretch: Stretch | None = None
 

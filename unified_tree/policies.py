@@ -10,16 +10,12 @@ from __future__ import annotations
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from mypy_extensions import i64, mypyc_attr
-
 from unified_tree.errors import ConfigurationError
 from unified_tree.eviction_policy import EvictionPolicy
 from unified_tree.extensions import find_extension, known_names
+from unified_tree.hit_density import HitDensity
 from unified_tree.node import Tier, Value
-from unified_tree.queues import Queues
-from unified_tree.reuse import BY_RECENCY, KIND_SHIFT, QUEUE_SPAN, Reuse, queue_of, since
-from unified_tree.urgency import URGENCIES
-from unified_tree.visit import Visit
+from unified_tree.standard_policy import Standard, last_used
 
 if TYPE_CHECKING:
     from unified_tree.eviction_policy import PolicyFactory
@@ -29,75 +25,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "unified_tree.policies"
 """An installed package offers `name = "module:factory"` here."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=False)
-class Standard:
-    """The base of the policies of this library: see EvictionPolicy, whose events do nothing here.
-
-    It ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps.
-
-    Attributes:
-        by_use: whether a use changes a rank.
-        chooses: whether it chooses victims other than by rank.
-        hears_texts: whether it wants the events of texts.
-    """
-
-    by_use = True
-    chooses = False
-    compares_across_pools = True
-    follows_texts = False
-    hears_texts = False
-
-    def __init__(self, view: TreeView) -> None:
-        self._view = view
-
-    def rank(self, value: Value) -> tuple[float, float]:
-        """Least recently used first."""
-        return (float(value.touched), 0.0)
-
-    def placed(self, value: Value) -> None:
-        """Nothing to note."""
-
-    def standing(self, value: Value) -> tuple[float, float]:
-        """How a placed value compares with those of other pools in one budget: the smallest goes first."""
-        return (value.rank, value.second_rank)
-
-    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
-        """The first of the order."""
-        return first
-
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
-        """By its last use."""
-        return f"{_used(rank, now)}; the least recently used goes first"
-
-    def touched(self, value: Value) -> None:
-        """Nothing to keep."""
-
-    def went(self, value: Value, is_whole: bool) -> None:
-        """Nothing to learn."""
-
-    def arrived(self, node: Node, length: int) -> object:  # noqa: ARG002
-        """Nothing to remember."""
-        return None
-
-    def withdrew(self, arrival: object) -> None:
-        """Nothing to take back."""
-
-    def grew(self, node: Node, last: int) -> None:
-        """Nothing to learn."""
-
-    def published(self, node: Node, length: int) -> None:
-        """Nothing to learn."""
-
-    def saved(self, node: Node) -> None:
-        """Nothing to learn."""
-
-    def locked(self, node: Node) -> None:
-        """Nothing to learn."""
-
-    def unlocked(self, node: Node) -> None:
-        """Nothing to learn."""
 
 
 class Lru(Standard):
@@ -111,7 +38,7 @@ class Lfu(Standard):
         return (float(value.hits), float(value.touched))
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
-        return f"{_hits(rank)}, {_used(second_rank, now)}; the fewest hits go first"
+        return f"{_hits(rank)}, {last_used(second_rank, now)}; the fewest hits go first"
 
 
 class Fifo(Standard):
@@ -146,7 +73,7 @@ class Slru(Standard):
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         was_hit = "hit before" if rank else "never hit"
-        return f"{was_hit}, {_used(second_rank, now)}; what was never hit goes first, then the least recently used"
+        return f"{was_hit}, {last_used(second_rank, now)}; what was never hit goes first, then the least recently used"
 
 
 class Priority(Standard):
@@ -156,7 +83,7 @@ class Priority(Standard):
         return (float(value.priority), float(value.touched))
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
-        return f"priority {rank:g}, {_used(second_rank, now)}; the lowest priority goes first"
+        return f"priority {rank:g}, {last_used(second_rank, now)}; the lowest priority goes first"
 
 
 class Mru(Standard):
@@ -166,11 +93,7 @@ class Mru(Standard):
         return (-float(value.touched), 0.0)
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
-        return f"{_used(-rank, now)}; the most recently used goes first"
-
-
-def _used(touched: float, now: int) -> str:
-    return f"last used {now - touched:,.0f} ticks ago"
+        return f"{last_used(-rank, now)}; the most recently used goes first"
 
 
 def _hits(count: float) -> str:
@@ -208,97 +131,7 @@ class CostAware(Standard):
         self._inflation[pool] = max(self._inflation[pool], value.score)
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
-        return f"score {rank:.4g} for what it costs to bring back, {_used(second_rank, now)}; the smallest score goes first"
-
-
-KINDS = (
-    "superseded, or never used",
-    "left by a request of a session",
-    "at a place where sessions fork off",
-    "at a place that is used at steady gaps",
-)
-"""What a queue of `density` holds, by its kind."""
-
-
-class HitDensity(Standard):
-    """What is worth least for its room and time goes first; see `unified_tree.reuse`.
-
-    A value's queue, and since when it waits there, are in its score.
-    """
-
-    chooses = True
-    follows_texts = True
-    hears_texts = True
-
-    def __init__(self, view: TreeView) -> None:
-        super().__init__(view)
-        self._reuse: Reuse | None = None
-        self._queues: list[Queues] = []
-
-    def learner(self) -> Reuse:
-        """What is learned of reuse; the tree is complete when it is asked for first."""
-        reuse = self._reuse
-        if reuse is None:
-            reuse = self._reuse = Reuse(self._view.state)
-            count = 2 * len(self._view.components)
-            self._queues = [Queues(i % URGENCIES, reuse) for i in range(count * URGENCIES)]
-        return reuse
-
-    def _queues_of(self, value: Value, urgency: int) -> Queues:
-        pool = value.component + (len(self._view.components) if value.tier is Tier.HOST else 0)
-        return self._queues[pool * URGENCIES + urgency]
-
-    def standing(self, value: Value) -> tuple[float, float]:
-        """By what is worth least a block."""
-        reuse = self.learner()
-        if reuse.mode == BY_RECENCY:
-            return (float(value.touched), 0.0)
-        blocks = self._view.page_blocks(value.component, value.tier)
-        return (reuse.worth(queue_of(value), since(value)) / max(1, blocks), value.second_rank)
-
-    def rank(self, value: Value) -> tuple[float, float]:
-        queue, at = self.learner().place(value)
-        return (float(queue), float(at))
-
-    def placed(self, value: Value) -> None:
-        value.score = value.rank * QUEUE_SPAN + value.second_rank
-        self._queues_of(value, value.urgency).entered(i64(value.rank), i64(value.second_rank))
-
-    def next_victim(self, order: Order, first: Value) -> Value:
-        self.learner()
-        found = self._queues_of(first, first.urgency).least(order)
-        return first if found is None else found
-
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
-        kind = KINDS[int(rank) >> KIND_SHIFT]
-        return f"{kind}, {_used(second_rank, now)}; what promises the fewest hits for its room and time goes first"
-
-    def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
-        self.learner().went(value)
-
-    def arrived(self, node: Node, length: int) -> object:
-        reuse = self.learner()
-        reuse.arrived(node, length)
-        return reuse.fork
-
-    def withdrew(self, arrival: object) -> None:
-        if isinstance(arrival, Visit):
-            arrival.is_open = True
-
-    def grew(self, node: Node, last: int) -> None:
-        self.learner().grew(node, last)
-
-    def published(self, node: Node, length: int) -> None:
-        self.learner().published(node, length)
-
-    def saved(self, node: Node) -> None:
-        self.learner().saved(node)
-
-    def locked(self, node: Node) -> None:
-        self.learner().locked(node)
-
-    def unlocked(self, node: Node) -> None:
-        self.learner().unlocked(node)
+        return f"score {rank:.4g} for what it costs to bring back, {last_used(second_rank, now)}; the smallest score goes first"
 
 
 OF_TEXTS = ("arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")

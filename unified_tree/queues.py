@@ -1,6 +1,6 @@
 """The queues of one urgency in an order: values of the same worth at the same age, by when they were used.
 
-The rank of a value is its queue, so a queue is a part of the order. The value of it that is worth least stands at one of its
+The rank of a value is its queue's number, so a queue is a part of the order. The value of it that is worth least stands at one of its
 ends (the oldest, or the newest where nobody comes back soon), or about an age between, at which values are worth less than
 before and after: where some come back at once, and others after a while. What that one is worth is noted when a value enters
 and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values
@@ -19,7 +19,7 @@ from unified_tree.order import preceding
 
 if TYPE_CHECKING:
     from unified_tree.order import Order
-    from unified_tree.reuse import Reuse
+    from unified_tree.hit_density import HitDensity
 
 VICTIMS_A_LOOK: Final = 4
 """After so many victims one more queue is looked at: what it was noted with may have become less."""
@@ -33,7 +33,7 @@ class Queue:
     """What is noted of one queue.
 
     Attributes:
-        number: see `Reuse.place`.
+        number: see `HitDensity.rank`.
         place: where it stands in the list of all.
         worth: of the value that is worth least.
     """
@@ -50,27 +50,28 @@ class Queues:
     """What the least of each queue is worth.
 
     Args:
-        urgency: all that is said here is of values of this urgency.
+        pool, urgency: all that is said here is of values of this pool and this urgency.
     """
 
-    def __init__(self, urgency: int, reuse: Reuse) -> None:
+    def __init__(self, policy: HitDensity, pool: int, urgency: int) -> None:
+        self._policy = policy
+        self._pool = pool
         self._urgency = urgency
-        self._reuse = reuse
         self._queues: list[Queue] = []
         self._by_number: dict[int, Queue] = {}
         self._turn = 0
-        self._rankings = reuse.rankings
+        self._rankings = policy.rankings
         self._last_number: i64 = -1  # what was noted last, if nothing was looked at behind it
         self._last_since: i64 = 0
         self._last_now: i64 = 0
 
     def entered(self, number: i64, since: i64) -> None:
         """A value stands in a queue. Cost: O(1)."""
-        now: i64 = self._reuse.now
+        now: i64 = self._policy.now
         if number == self._last_number and since == self._last_since and now == self._last_now:
             return  # as the one before it, of the same request: learning is done before the first value of a tick is placed
         self._last_number, self._last_since, self._last_now = number, since, now
-        worth = self._reuse.worth(number, since)
+        worth = self._policy.worth(self._pool, number, since)
         queue = self._by_number.get(number)
         if queue is None:
             queue = self._by_number[number] = Queue(number, len(self._queues), worth)
@@ -84,8 +85,8 @@ class Queues:
         Cost: O(log n) for each queue that it looks at, mostly one, all of at most FEW values; O(queues) for the smallest note.
         """
         self._last_number = -1
-        if order.count <= FEW or self._rankings != self._reuse.rankings:
-            self._rankings = self._reuse.rankings
+        if order.count <= FEW or self._rankings != self._policy.rankings:
+            self._rankings = self._policy.rankings
             for queue in self._queues.copy():
                 self._look_at(queue, order)
         self._turn += 1
@@ -119,17 +120,17 @@ class Queues:
                 last.place = queue.place
             return None
         found = oldest
-        queue.worth = self._reuse.worth(number, i64(oldest.second_rank))
+        queue.worth = self._policy.worth(self._pool, number, i64(oldest.second_rank))
         if newest is oldest:
             return found
-        worth = self._reuse.worth(number, i64(newest.second_rank))
+        worth = self._policy.worth(self._pool, number, i64(newest.second_rank))
         if worth < queue.worth:
             queue.worth, found = worth, newest
-        for age in self._reuse.lows(number):
-            at = float(self._reuse.now - age)
+        for age in self._policy.lows(number):
+            at = float(self._policy.now - age)
             if not oldest.second_rank < at <= newest.second_rank:
                 continue
-            if self._reuse.worth(number, i64(at)) >= queue.worth:
+            if self._policy.worth(self._pool, number, i64(at)) >= queue.worth:
                 break
             # Both neighbours of that age: towards it worth falls from either side.
             behind = order.first_from(urgency, float(number), at)
@@ -137,7 +138,7 @@ class Queues:
             before = preceding(behind)
             assert isinstance(before, Value)
             for value in (before, behind):
-                worth = self._reuse.worth(number, i64(value.second_rank))
+                worth = self._policy.worth(self._pool, number, i64(value.second_rank))
                 if worth < queue.worth:
                     queue.worth, found = worth, value
         return found

@@ -16,24 +16,25 @@ class TreeSettings:
 
     These change what prompts hit: `settle_limit`, because a value whose mark is not up to date yet counts as stranded or not as
     it did before, and `evict_reclaim_limit`, because an eviction that finds no invalidated node takes what is of use;
-    `cost_steps` under `cost`; how many `ghost_bytes`, and all from `remembered_visits` on, under `density`. The others change
+    `cost_steps` under `cost` and `density`; how many `ghost_bytes`, and all from `remembered_turns` on, under `density`. The others change
     nothing that is hit.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
         evict_reclaim_limit: nodes of invalidated namespaces that an eviction looks at before each victim.
         max_listed_children: children of a node that are only a list; more get a table.
-        cost_steps: how many nodes the cost-aware policy goes up to find the boundary (a length one can resume from) before a
-            state or window; beyond that it uses the distance so far.
+        cost_steps: how many nodes `cost` and `density` go up to find the boundary (a length one can resume from) before a
+            state or window; beyond that they use the distance so far.
         ghost_bytes: host memory for what was evicted, by which misses are told apart, and as much for texts that several
             namespaces have; 0 for none, and then no causes of misses. A policy that recognises by it who comes back has
             the default then.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
-        remembered_visits: from how many of the last requests the `density` policy learns, some 600 bytes each.
-        remembered_forks: likewise from how many uses of places where sessions fork off, of new and of known ones each.
+        remembered_turns: from how many of the last requests the `density` policy learns, some 600 bytes each.
+        remembered_places: likewise from how many uses of places where requests fork off.
         revise_every: after so many requests the `density` policy learns anew, and before that after every 64.
-        listed_forks: how many places of one text are known where sessions fork off; the one unused for longest is forgotten.
-        listed_saves: how many places of one session are known where windows or states were saved; the first are forgotten.
+        listed_places: how many places of one text are known where requests fork off; the one unused for longest is forgotten.
+        listed_saves: how many lengths of one text are known where windows or states were saved; the oldest are forgotten.
+        listed_uses: how many lengths of one text are known up to which it was used, each by a later use than the next one.
     """
 
     settle_limit: int = 16
@@ -42,11 +43,12 @@ class TreeSettings:
     cost_steps: int = 64
     ghost_bytes: int = 64 << 20
     faded_ghosts: int = 1 << 16
-    remembered_visits: int = 4096
-    remembered_forks: int = 1024
+    remembered_turns: int = 4096
+    remembered_places: int = 1024
     revise_every: int = 512
-    listed_forks: int = 16
+    listed_places: int = 16
     listed_saves: int = 8
+    listed_uses: int = 8
 
     def __post_init__(self) -> None:
         for field in fields(self):

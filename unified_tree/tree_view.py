@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.cost import restore_cost
+from unified_tree.cost import restore_cost, tokens_lost
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.component import Component
-    from unified_tree.node import Value
+    from unified_tree.node import Node, Value
     from unified_tree.settings import TreeSettings
     from unified_tree.state import TreeState
 
@@ -23,10 +23,10 @@ class TreeView:
         settings: every bound.
     """
 
-    __slots__ = ("components", "page_size", "settings", "state")
+    __slots__ = ("_state", "components", "page_size", "settings")
 
     def __init__(self, state: TreeState, components: tuple[Component, ...], page_size: int, settings: TreeSettings) -> None:
-        self.state = state
+        self._state = state
         self.components = components
         self.page_size = page_size
         self.settings = settings
@@ -34,28 +34,64 @@ class TreeView:
     @property
     def now(self) -> int:
         """The tree's clock, in whose ticks `Value.touched` is: one for each insert, and each match that is a use."""
-        return self.state.clock
+        return self._state.clock
+
+    @property
+    def save_grid_tokens(self) -> int:
+        """The grid on which every kind can be saved."""
+        return self._state.save_grid_tokens
 
     def restore_cost(self, value: Value) -> float:
         """What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte.
 
         Cost: O(nodes up to the boundary before it), at most the setting `cost_steps`.
         """
-        return restore_cost(self.state, value)
+        return restore_cost(self._state, value)
 
-    def used_pages(self, component: int, tier: Tier) -> int:
-        """Pages of a component that the tree holds on a tier."""
-        return self.state.pools(tier)[component].used_pages
+    def tokens_lost(self, value: Value) -> int:
+        """How many tokens have to be computed again without a value, whatever other tiers have. Cost: as `restore_cost`."""
+        return tokens_lost(self._state, value)
 
-    def page_count(self, component: int, tier: Tier) -> int | None:
-        """Pages that a component's pool has on a tier; None if that is not known, or the pool shares a budget."""
-        return self.state.pools(tier)[component].ledger.page_count
+    def hit_length(self, node: Node, length: int) -> int:
+        """The longest boundary of any tier at the end of a node, at most `length` and at or above a node; 0 for none, or if it
+        lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
+        """
+        at: Node | None = node
+        for _ in range(self.settings.cost_steps):
+            if at is None or at.parent is None:
+                break
+            if at.resumable and at.end <= length:
+                return at.end
+            at = at.parent
+        return 0
+
+    def path_tokens(self) -> int:
+        """Tokens of path that the tree holds, on the tier that holds more. Cost: O(components)."""
+        state = self._state
+        tiers = state.device_pools, state.host_pools
+        return self.page_size * max([0, *[pool.used_pages for pools in tiers for pool in pools if pool.is_path]])
+
+    def boundary_count(self, mean_pages: list[float]) -> int:
+        """About how many boundaries the tree holds the windows and states of, on the tier that holds more. Cost: O(components).
+
+        Args:
+            mean_pages: of a window or a state, by component.
+        """
+        state, most = self._state, 0
+        for pools in (state.device_pools, state.host_pools):
+            held = [
+                int(pool.used_pages / mean_pages[i])
+                for i, pool in enumerate(pools)
+                if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
+            ]
+            most = max(most, min(held, default=0))
+        return most
 
     def page_blocks(self, component: int, tier: Tier) -> int:
         """Blocks that a page takes of the budget that the pools of a tier share; 0 where each pool has its own pages."""
-        shared = self.state.shared_pools[1 if tier is Tier.HOST else 0]
+        shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]
         return 0 if shared is None else shared.page_blocks[component]
 
     def reorder(self, value: Value) -> None:
         """Ask for a value's rank again, if it is evictable now. Cost: O(log n)."""
-        self.state.pools(value.tier)[value.component].reorder(value)
+        self._state.pools(value.tier)[value.component].reorder(value)

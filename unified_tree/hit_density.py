@@ -1,0 +1,331 @@
+"""The default policy, `density`: what promises the fewest hits for its room and time goes first.
+
+A value is worth the rate at which its session goes on (`Survival`), or at which its place is used (`Places`), whichever is
+more, times the tokens that its loss costs (`tokens_lost`): for a state or a window those back to the boundary before, for a
+token of path itself. Before anything is known a rate is 1 / (age + usual), where `usual` is the age at which values go. Then
+among paths this is recency, and among windows and states nearly GreedyDual-Size: `lru` and `cost` are its special cases.
+
+What recency would hold is simulated beside (`RecencyShadow`). While that would hit more, values go by recency.
+
+Values of one rate and about as many tokens lost wait in one queue (`Queues`), by when they were used last; the number of the
+queue is the value's rank. Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike.
+"""
+
+from __future__ import annotations
+
+from math import inf, log2
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from unified_tree.node import Tier, Value
+from unified_tree.places import OCTAVES, Places
+from unified_tree.queues import Queues
+from unified_tree.recency_shadow import RecencyShadow
+from unified_tree.standard_policy import Standard, last_used
+from unified_tree.survival import Survival
+from unified_tree.turns import Place, Session, Turn, latest, session_of
+from unified_tree.urgency import NEEDED, SPARE, URGENCIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unified_tree.line import Line
+    from unified_tree.node import Node
+    from unified_tree.order import Order
+    from unified_tree.tree_view import TreeView
+
+FIRST_LEARNED: Final = 64
+"""After so many turns something is learned, and after as many again, up to `revise_every`."""
+EARLY_SLICES: Final = 4
+"""A turn takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
+LEARNED: Final = object()
+COUNTED_AGES: Final = 64.0
+"""Of about so many values that went, the age at which they did is noted."""
+SETTLED_ANEW: Final = 4
+"""So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
+ROOM_EVERY: Final = 32
+"""After so many ticks it is looked again for how much there is room."""
+TICK: Final = 2.0**-50
+"""What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
+
+UNUSED: Final = 0
+"""The queue of what was never used, or was superseded: it goes first."""
+UNTOLD: Final = 1
+SESSION: Final = 2
+PLACE: Final = 3
+KINDS: Final = ("never used, or superseded", "of a text without a session", "of a session", "where requests fork off")
+WEIGHT_BITS: Final = 5
+GAP_BITS: Final = 6
+KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
+"""A queue's number has the octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then its
+kind."""
+WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
+GAP_MASK: Final = (1 << GAP_BITS) - 1
+WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
+WEIGHTS: Final[list[float]] = [2.0**i for i in range(1 << WEIGHT_BITS)]
+GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
+
+
+class HitDensity(Standard):
+    """See the module's text.
+
+    Attributes:
+        rankings: how often values came to be ranked in another way.
+    """
+
+    chooses = True
+    follows_texts = True
+    hears_texts = True
+
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        settings, components = view.settings, view.components
+        self._is_path = [each.coverage.is_path for each in components]
+        self._is_gated = any(not each.coverage.is_path and each.required for each in components)
+        self._turns = Survival(settings.remembered_turns)
+        self._places = Places(settings.remembered_places)
+        self._shadow = RecencyShadow(settings, is_gated=self._is_gated)
+        self._learning: Iterator[None] | None = None
+        pools = 2 * len(components)
+        self.rankings = 0
+        self._usual_ages = [1.0] * pools
+        self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
+        self._mean_pages = [
+            max(1.0, float(-(-(each.coverage.window_tokens or 1) // view.page_size))) for each in components
+        ]  # of a window or a state, as they are saved
+        self._room_at = [-ROOM_EVERY, -ROOM_EVERY]  # when it was looked for room for texts, and for windows and states
+
+    @property
+    def now(self) -> int:
+        """The tree's clock: it ticks with each match and insert."""
+        return self._view.now
+
+    # -- ranking
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        """Its queue, and since when it waits there; by recency alone where nothing, or only a branch, needs it. Cost: O(1),
+        and O(nodes up to the boundary before) for a window or a state.
+        """
+        if value.stranded or value.spare:
+            return (0.0, float(value.touched))
+        return (float(self._queue(value)), float(value.touched))
+
+    def _queue(self, value: Value) -> i64:
+        if not value.touched:
+            return UNUSED
+        weight: i64 = 0
+        if not self._is_path[value.component]:
+            weight = min(WEIGHT_MASK, i64(log2(max(1.0, self._view.tokens_lost(value))) + 0.5))
+        line = value.node.line
+        turn = None if line is None else latest(line)
+        if line is None or turn is None:
+            return UNTOLD << KIND_SHIFT | weight
+        queue = SESSION << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
+        places = session_of(line).places
+        place = None if places is None else places.get(value.node.end)
+        if place is not None:
+            gap: i64 = min(GAP_MASK, i64(2 * log2((place.last - place.first) / max(1, place.uses - 1) + 1.0) + 0.5))
+            uses: i64 = min(OCTAVES - 1, place.uses.bit_length())
+            other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
+            pool = self._pool_of(value)
+            old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
+            if self._worth(pool, other, old) > self._worth(pool, queue, old):
+                return other
+        return queue
+
+    def worth(self, pool: int, queue: i64, since: i64) -> float:
+        """Tokens hit a tick and token of room that keeping a value of a queue promises that was used at some tick, beside
+        others of its pool; the least goes first. By recency it is that tick. Cost: O(1).
+        """
+        if self._shadow.is_ahead:
+            return float(since)
+        return self._worth(pool, queue, since) * (1.0 + float(since) * TICK)
+
+    def _worth(self, pool: int, queue: i64, since: i64) -> float:
+        kind = queue >> KIND_SHIFT
+        if kind == UNUSED:
+            return -inf
+        age = self.now - since
+        usual = self._usual_ages[pool]
+        weight = WEIGHTS[queue & WEIGHT_MASK]
+        what = queue >> WEIGHT_BITS & WHAT_MASK
+        if kind == UNTOLD or not self._turns.is_ready:
+            return weight / (float(age) + usual + 1.0)
+        if kind == SESSION:
+            return weight * self._turns.worth(what, age)
+        octave = what >> GAP_BITS
+        uses = 1.0 if octave <= 1 else 0.75 * WEIGHTS[octave]
+        return weight * self._places.worth(octave, uses, uses * GAPS[what & GAP_MASK], age, usual)
+
+    def lows(self, queue: i64) -> list[int]:
+        """The ages at which values of a queue are worth less than shortly before and after."""
+        if queue >> KIND_SHIFT != SESSION or self._shadow.is_ahead or not self._turns.is_ready:
+            return []
+        return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """By what a block promises; by recency while that hits more."""
+        if self._shadow.is_ahead:
+            return (float(value.touched), 0.0)
+        pages = 1.0 / self._view.page_size if self._is_path[value.component] else self._mean_pages[value.component]
+        blocks = pages * max(1, self._view.page_blocks(value.component, value.tier))
+        return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / blocks, value.second_rank)
+
+    def placed(self, value: Value) -> None:
+        if value.urgency <= SPARE or not value.touched:
+            line = value.node.line
+            if line is not None and value.tier is Tier.DEVICE and not self._is_path[value.component]:
+                self._shadow.unsaved(line, value.node.end)
+        if value.urgency > SPARE:
+            self._queues_of(value).entered(i64(value.rank), i64(value.second_rank))
+
+    def next_victim(self, order: Order, first: Value) -> Value:
+        queues = self._queues_of(first)
+        for _ in range(SETTLED_ANEW):
+            found = queues.least(order)
+            if found is None or self._is_path[found.component] or self._queue(found) == i64(found.rank):
+                break
+            self._view.reorder(found)
+        return first if found is None else found
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        queue = int(rank)
+        kind, what, cost = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, 1 << (queue & WEIGHT_MASK)
+        said = KINDS[kind]
+        if kind == SESSION and what < len(self._turns.shares):
+            said += f" of a kind that goes on {self._turns.shares[what]:.0%} of the time"
+        elif kind == PLACE:
+            gap = GAPS[what & GAP_MASK]
+            said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
+        lost = "" if cost == 1 else f", about {cost:,} tokens to compute without it"
+        return f"{said}, {last_used(second_rank, now)}{lost}; what promises the fewest hits for its room and time goes first"
+
+    def _pool_of(self, value: Value) -> int:
+        return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)
+
+    def _queues_of(self, value: Value) -> Queues:
+        return self._queues[self._pool_of(value) * URGENCIES + value.urgency]
+
+    # -- what happens
+
+    def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
+        if value.urgency > SPARE and value.touched:
+            pool = self._pool_of(value)
+            self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
+        if value.copied:
+            return
+        is_path = self._is_path[value.component]
+        if is_path and self.now - self._room_at[0] >= ROOM_EVERY:
+            self._room_at[0] = self.now
+            self._shadow.texts.has_room_for(self._view.path_tokens())
+        elif not is_path and value.urgency == NEEDED and self.now - self._room_at[1] >= ROOM_EVERY:
+            self._room_at[1] = self.now
+            room = self._view.boundary_count(self._mean_pages)
+            boundaries = self._shadow.boundaries
+            boundaries.has_room_for(max(room, int(boundaries.room)) if boundaries.is_bounded else room)
+
+    def arrived(self, node: Node, length: int) -> object:
+        line = node.line
+        turn = None if line is None else latest(line)
+        if line is None or turn is None:
+            return None
+        was_ahead = self._shadow.is_ahead
+        self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._is_gated else length)
+        if self._shadow.is_ahead != was_ahead:
+            self.rankings += 1
+        if not turn.is_gone_on_from(length):
+            return self._fork(line, length)
+        if not turn.is_open:  # else it tries again
+            self._go_on(turn, length)
+        return None
+
+    def withdrew(self, arrival: object) -> None:
+        if isinstance(arrival, Place):
+            arrival.is_open = True
+
+    def grew(self, node: Node, last: int) -> None:  # noqa: ARG002
+        line, parent = node.line, node.parent
+        if line is None or parent is None:
+            return
+        start, turn = parent.end, latest(line)
+        if turn is None:
+            fork, above = max(0, line.fork), line.parent
+            before = None if above is None else latest(above)
+            if before is not None and before.is_gone_on_from(fork):
+                # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
+                turn = before if before.is_open or before.end == start else self._go_on(before, fork)
+            else:
+                if above is not None and before is not None and fork > start:
+                    self._fork(above, fork)
+                turn = self._begin(Turn(self.now, fork, fork, None))
+            session_of(line).turn = turn
+        elif not turn.is_open and start < turn.end:  # evicted text comes back
+            turn = self._go_on(turn, start)
+        turn.use = self._shadow.grew(line, start, node.end, turn.use)
+        self._went_on(turn, node.end)
+
+    def published(self, node: Node, length: int) -> None:
+        turn = None if node.line is None else latest(node.line)
+        if turn is not None and turn.is_open:
+            self._went_on(turn, max(length, turn.end))
+
+    def saved(self, node: Node) -> None:
+        line = node.line
+        if line is None:
+            return
+        self._shadow.saved(line, node.end)
+        for i, is_path in enumerate(self._is_path):
+            value = None if is_path else node.device[i]
+            if value is not None:
+                self._mean_pages[i] += (value.page_count - self._mean_pages[i]) / COUNTED_AGES
+
+    def _went_on(self, turn: Turn, end: int) -> None:
+        turn.went_on(end, self.now)
+        self._turns.judge(turn)
+
+    def _go_on(self, before: Turn, length: int) -> Turn:
+        """A request goes on from a session's last turn, at some length."""
+        self._turns.answered(before, self.now - before.at)
+        turn = before.by = Turn(self.now, before.start, length, before)
+        return self._begin(turn)
+
+    def _fork(self, line: Line, length: int) -> Place | None:
+        """A request shares only the beginning of a session's text. The place where it forks off; None if nothing can be saved
+        there.
+        """
+        length -= length % self._view.save_grid_tokens
+        if length <= 0:
+            return None
+        session: Session = session_of(line)
+        if session.places is None:
+            session.places = {}
+        places = session.places
+        place = places.pop(length, None)
+        if place is None:
+            if len(places) >= self._view.settings.listed_places:
+                del places[next(iter(places))]
+            place = Place(self.now)
+        places[length] = place
+        if place.is_open:  # it tries again
+            place.is_open = False
+        else:
+            self._places.used(place, self.now)
+        return place
+
+    def _begin(self, turn: Turn) -> Turn:
+        """A session has a new turn. Cost: O(1), and with some turns slices of learning."""
+        self._turns.enter(turn)
+        count, every = self._turns.count, self._view.settings.revise_every
+        if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
+            self._learning = self._learn()
+        for _ in range(max(1, EARLY_SLICES * every // count)):
+            if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
+                self._learning = None
+        return turn
+
+    def _learn(self) -> Iterator[None]:
+        """In slices; see `_begin`."""
+        yield from self._places.learn(self.now, max(self._usual_ages))
+        yield from self._turns.learn(self.now)
+        self.rankings += 1
