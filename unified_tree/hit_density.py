@@ -89,6 +89,7 @@ class HitDensity(Standard):
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
+        self._by_recency = False
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
         self._mean_pages = [
@@ -138,7 +139,7 @@ class HitDensity(Standard):
         """Tokens hit a tick and token of room that keeping a value of a queue promises that was used at some tick, beside
         others of its pool; the least goes first. By recency it is that tick. Cost: O(1).
         """
-        if self._shadow.is_ahead:
+        if self._by_recency:
             return float(since)
         return self._worth(pool, queue, since) * (1.0 + float(since) * TICK)
 
@@ -160,13 +161,13 @@ class HitDensity(Standard):
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after."""
-        if queue >> KIND_SHIFT != SESSION or self._shadow.is_ahead or not self._turns.is_ready:
+        if queue >> KIND_SHIFT != SESSION or self._by_recency or not self._turns.is_ready:
             return []
         return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def standing(self, value: Value) -> tuple[float, float]:
         """By what a block promises; by recency while that hits more."""
-        if self._shadow.is_ahead:
+        if self._by_recency:
             return (float(value.touched), 0.0)
         pages = 1.0 / self._view.page_size if self._is_path[value.component] else self._mean_pages[value.component]
         blocks = pages * max(1, self._view.page_blocks(value.component, value.tier))
@@ -230,15 +231,18 @@ class HitDensity(Standard):
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return None
-        was_ahead = self._shadow.is_ahead
         self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._is_gated else length)
-        if self._shadow.is_ahead != was_ahead:
-            self.rankings += 1
+        self._note_mode()
         if not turn.is_gone_on_from(length):
             return self._fork(line, length)
         if not turn.is_open:  # else it tries again
             self._go_on(turn, length)
         return None
+
+    def _note_mode(self) -> None:
+        if self._by_recency != self._shadow.is_ahead:
+            self._by_recency = self._shadow.is_ahead
+            self.rankings += 1
 
     def withdrew(self, arrival: object) -> None:
         if isinstance(arrival, Place):
@@ -263,6 +267,7 @@ class HitDensity(Standard):
         elif not turn.is_open and start < turn.end:  # evicted text comes back
             turn = self._go_on(turn, start)
         turn.use = self._shadow.grew(line, start, node.end, turn.use)
+        self._note_mode()
         self._went_on(turn, node.end)
 
     def published(self, node: Node, length: int) -> None:

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from unified_tree.settings import TreeSettings
 
 UNBOUNDED: Final = 1 << 62
-FEWER: Final = 0.002
-"""So many fewer of the tokens that came may be hit than by recency; below that recency decides, until it is half of that."""
+FEWER: Final = 0.001
+"""A trial of the learned order ends when it has hit so many fewer of the tokens that came than recency would have."""
 FADES: Final = 512
 """What came before so many of the last requests counts half."""
+FIRST_WAIT: Final = 64
+"""For so many requests recency decides after a trial, and twice as many after each further one that brought nothing."""
+
+TRIED_AGAIN: Final = 0.5
+"""A further trial begins with this share of that loss."""
 
 
 class Ring:
@@ -115,8 +120,8 @@ class RecencyShadow:
 
     Attributes:
         texts: tokens of text; `boundaries`: windows and states, one each.
-        is_ahead: whether recency would have hit more lately.
-        hit, by_recency, came: tokens that were hit lately, that recency would have hit, and all.
+        is_ahead: whether recency would have hit more, and decides.
+        lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
     """
 
     def __init__(self, settings: TreeSettings, *, is_gated: bool) -> None:
@@ -125,8 +130,10 @@ class RecencyShadow:
         self.texts = Ring(2 * settings.remembered_turns)
         self.boundaries = Ring(2 * settings.remembered_turns)
         self.is_ahead = False
-        self.hit = self.by_recency = self.came = 0.0
+        self.lead = self.came = 0.0
         self._arrivals = 0
+        self._wait = FIRST_WAIT
+        self._tried_again_at = 0
 
     def arrived(self, line: Line, length: int, hit: int) -> None:
         """A request has come whose text is known up to some length, and hits so much. Cost: O(lines from the root), at most
@@ -138,14 +145,10 @@ class RecencyShadow:
             would = self._resumable(line, text)
             if hit > would:  # recency has computed it anew, and saved it again
                 self._saved(session_of(line.owner(hit)), hit)
-        self.came += length
-        self.hit += hit
-        self.by_recency += would
-        self._compare()
         self._arrivals += 1
+        self._compare(length, hit - would)
         if self._arrivals % FADES == 0:
-            self.hit /= 2
-            self.by_recency /= 2
+            self.lead /= 2
             self.came /= 2
 
     def grew(self, line: Line, start: int, end: int, use: int) -> int:
@@ -153,10 +156,10 @@ class RecencyShadow:
         if self.texts.holds(use, 1) == 0:
             use = int(self.texts.use())
         text = self._used(line, end, use, 0)
-        self.came += end - start
+        missed = 0
         if text > start:
-            self.by_recency += max(0, self._resumable(line, text) - start) if self._boundaries_count else text - start
-            self._compare()
+            missed = max(0, self._resumable(line, text) - start) if self._boundaries_count else text - start
+        self._compare(end - start, -missed)
         return use
 
     def saved(self, line: Line, length: int) -> None:
@@ -176,9 +179,21 @@ class RecencyShadow:
     def _boundaries_count(self) -> bool:
         return self._is_gated and self.boundaries.is_bounded
 
-    def _compare(self) -> None:
-        fewer = FEWER / 2 if self.is_ahead else FEWER
-        self.is_ahead = self.hit < self.by_recency - fewer * self.came
+    def _compare(self, came: int, lead: int) -> None:
+        """So many tokens came, of which so many more were hit than by recency."""
+        self.came += came
+        self.lead += lead
+        enough = FEWER * self.came
+        if self.is_ahead:
+            if self._arrivals >= self._tried_again_at:
+                self.is_ahead = False
+                self.lead = -TRIED_AGAIN * enough
+        elif self.lead < -enough:
+            self.is_ahead = True
+            self._tried_again_at = self._arrivals + self._wait
+            self._wait *= 2
+        elif self.lead > enough:
+            self._wait = FIRST_WAIT
 
     def _used(self, line: Line, end: int, use: i64, steps: int) -> int:
         """All of a text up to `end` is used; how far recency holds it, from its beginning."""

@@ -45,7 +45,7 @@ PATIENCE: Final = 2.0
 """A turn that waits for so many times the median delay counts as not answered."""
 EXPECTED: Final = 4.0
 """So many turns are thought to have come as expected, at each age, and of each group."""
-EXPECTED_OF_GROUP: Final = 20.0
+EXPECTED_OF_GROUP: Final = 12.0
 EXPECTED_OF_BIN: Final = 10.0
 MOST: Final = 0.95
 FORETELLS: Final = 0.01
