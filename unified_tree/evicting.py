@@ -187,6 +187,7 @@ def _book_victim(
         if eviction is None:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
             eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages, victim, state.clock)
+            pool.last_eviction = eviction
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)

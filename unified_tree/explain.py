@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
+    from unified_tree.node import Value
     from unified_tree.state import TreeState
 
 
@@ -74,6 +75,7 @@ class Explanation:
         losses: one for each component, computed as if it were the only one missing; so they may overlap.
         misses: if a request had this prompt now, why it would compute what is not on device; empty if the tree keeps no memory
             of evictions. `reasons` are the same as sentences.
+        standings: of what is kept of the key's end, why each value stands where it does among the victims, as sentences.
     """
 
     device_length: int
@@ -83,11 +85,12 @@ class Explanation:
     losses: tuple[Loss, ...]
     misses: tuple[Miss, ...] = ()
     reasons: tuple[str, ...] = ()
+    standings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         loaded = f", {self.reachable_length} once loaded from host" if self.reachable_length > self.device_length else ""
         head = f"{self.device_length} tokens can be resumed on device{loaded}; the paths cover {self.path_length}"
-        return "\n".join([head, *(f"  {loss}" for loss in self.losses), *(f"  {reason}" for reason in self.reasons)])
+        return "\n".join([head, *(f"  {line}" for line in (*self.losses, *self.reasons, *self.standings))])
 
 
 def explain(state: TreeState, key: Key) -> Explanation:
@@ -106,7 +109,10 @@ def explain(state: TreeState, key: Key) -> Explanation:
     if state.ghosts is not None and key.length:
         prompt = match(state, key, key.length - 1, touch=False)
         causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), 0, None)
+    kept = [] if node is None else [value for value in (*node.device, *node.host) if value is not None]
+    owned = [each for each in kept if each.tier is Tier.HOST or state.owner_of[each.component] == each.component]
     return Explanation(
+        standings=tuple(standing_of(state, value) for value in owned),
         misses=tuple(causes),
         reasons=tuple(reason(state, miss) for miss in causes),
         device_length=found.device.length,
@@ -143,18 +149,46 @@ def reason(state: TreeState, miss: Miss) -> str:
     if eviction is not None and state.ghosts is not None:
         pool = f"the {eviction.tier.name.lower()} pool of {state.components[eviction.component].name}"
         whose = "" if eviction.beneficiary is None else f", to make room for namespace '{printable(eviction.beneficiary)}'"
-        text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}: {_why(state, eviction)}"
+        text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}: {why_evicted(state, eviction)}"
     detail = "" if miss.detail is None else f" ({printable(miss.detail)})"
     return f"{span} {name}: {text}{detail}"
 
 
-def _why(state: TreeState, eviction: Eviction) -> str:
-    """Why the first victim of an eviction was chosen."""
+def why_evicted(state: TreeState, eviction: Eviction) -> str:
+    """Why the first victim of an eviction was chosen, in words."""
     if eviction.urgency == STRANDED:
         return "nothing could be resumed from by it"
     if eviction.urgency == SPARE:
         return "only a branch in the middle of a prompt would have needed it"
-    return state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock)
+    return printable(state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock))
+
+
+def last_reason(state: TreeState, component: int, tier: Tier) -> str:
+    """Why a pool's last victim went, in words; empty if nothing did, or nothing is remembered of it."""
+    eviction = state.pools(tier)[component].last_eviction
+    return "" if eviction is None else why_evicted(state, eviction)
+
+
+def standing_of(state: TreeState, value: Value) -> str:
+    """Where a value stands among the victims of its pool, and what goes next there, in words."""
+    node, pool = value.node, state.pools(value.tier)[value.component]
+    what = f"{pool.component.name} on {pool.tier.name.lower()} [{node.start}, {node.end})"
+    if value.locks:
+        return f"{what}: in use, and locked"
+    if not value.is_placed:
+        return f"{what}: goes after what stands behind it"
+    if value.urgency == STRANDED:
+        return f"{what}: goes before all that is needed: nothing can be resumed from by it"
+    if value.urgency == SPARE:
+        return f"{what}: goes before all that is needed: only a branch in the middle of a prompt would need it"
+    first = pool.next_victim()
+    place = "it goes next" if first is value else "others go before it"
+    if first is not None and first is not value and first.node.root is not None:
+        root = first.node.root.name[0]
+        of = f" of namespace '{printable(root)}'" if root else ""
+        age = state.clock - first.touched
+        place = f"before it goes [{first.node.start}, {first.node.end}){of}, last used {age:,} ticks ago"
+    return f"{what}: {printable(state.policy.explain(value.rank, value.second_rank, state.clock))}; {place}"
 
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:

@@ -40,6 +40,8 @@ FIRST_LEARNED: Final = 64
 EARLY_SLICES: Final = 4
 """A turn takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
 LEARNED: Final = object()
+LAST_RESUMED: Final = 4.0
+"""Before anything is known a session's last window or state is resumed from so many times as often as an earlier one."""
 COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
 SETTLED_ANEW: Final = 4
@@ -53,8 +55,15 @@ UNUSED: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
 UNTOLD: Final = 1
 SESSION: Final = 2
-PLACE: Final = 3
-KINDS: Final = ("never used, or superseded", "of a text without a session", "of a session", "where requests fork off")
+EARLIER: Final = 3
+PLACE: Final = 4
+KINDS: Final = (
+    "never used, or superseded",
+    "of a text without a session",
+    "of a session",
+    "of a session that has a later one",
+    "where requests fork off",
+)
 WEIGHT_BITS: Final = 5
 GAP_BITS: Final = 6
 KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
@@ -92,6 +101,11 @@ class HitDensity(Standard):
         self._by_recency = False
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
+        self._reach = [max(1, each.coverage.window_tokens or 1) - 1 for each in components]
+        self._counts, self._resumed = (
+            [LAST_RESUMED, 1.0],
+            [1.0, 1.0],
+        )  # how often which window or state of a session was resumed from
         self._mean_pages = [
             max(1.0, float(-(-(each.coverage.window_tokens or 1) // view.page_size))) for each in components
         ]  # of a window or a state, as they are saved
@@ -122,7 +136,10 @@ class HitDensity(Standard):
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return UNTOLD << KIND_SHIFT | weight
-        queue = SESSION << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
+        kind = SESSION
+        if weight and value.node.end + self._reach[value.component] < turn.saved_to:
+            kind = EARLIER
+        queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
         places = session_of(line).places
         place = None if places is None else places.get(value.node.end)
         if place is not None:
@@ -153,15 +170,17 @@ class HitDensity(Standard):
         what = queue >> WEIGHT_BITS & WHAT_MASK
         if kind == UNTOLD or not self._turns.is_ready:
             return weight / (float(age) + usual + 1.0)
-        if kind == SESSION:
-            return weight * self._turns.worth(what, age)
+        if kind != PLACE:
+            worth = weight * self._turns.worth(what, age)
+            return worth * self._resumed[1 if kind == EARLIER else 0]
         octave = what >> GAP_BITS
         uses = 1.0 if octave <= 1 else 0.75 * WEIGHTS[octave]
         return weight * self._places.worth(octave, uses, uses * GAPS[what & GAP_MASK], age, usual)
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after."""
-        if queue >> KIND_SHIFT != SESSION or self._by_recency or not self._turns.is_ready:
+        kind = queue >> KIND_SHIFT
+        if kind < SESSION or kind == PLACE or self._by_recency or not self._turns.is_ready:
             return []
         return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
 
@@ -194,7 +213,7 @@ class HitDensity(Standard):
         queue = int(rank)
         kind, what, cost = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, 1 << (queue & WEIGHT_MASK)
         said = KINDS[kind]
-        if kind == SESSION and what < len(self._turns.shares):
+        if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
             said += f" of a kind that goes on {self._turns.shares[what]:.0%} of the time"
         elif kind == PLACE:
             gap = GAPS[what & GAP_MASK]
@@ -216,6 +235,8 @@ class HitDensity(Standard):
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
         if value.copied:
             return
+        if not self._is_path[value.component]:
+            self._lost_boundary(value.node)
         is_path = self._is_path[value.component]
         if is_path and self.now - self._room_at[0] >= ROOM_EVERY:
             self._room_at[0] = self.now
@@ -225,6 +246,17 @@ class HitDensity(Standard):
             room = self._view.boundary_count(self._mean_pages)
             boundaries = self._shadow.boundaries
             boundaries.has_room_for(max(room, int(boundaries.room)) if boundaries.is_bounded else room)
+
+    def _lost_boundary(self, node: Node) -> None:
+        """A window or a state goes: if that was the session's last one, the one before is the last again."""
+        turn = None if node.line is None else latest(node.line)
+        if turn is None or turn.saved_to != node.end:
+            return
+        before = self._view.boundary_of(node.parent, node.end)
+        turn.saved_to = 0 if before is None else before.end
+        for value in [] if before is None else [*before.device, *before.host]:
+            if value is not None and value.is_placed and not self._is_path[value.component]:
+                self._view.reorder(value)
 
     def arrived(self, node: Node, length: int) -> object:
         line = node.line
@@ -280,6 +312,9 @@ class HitDensity(Standard):
         if line is None:
             return
         self._shadow.saved(line, node.end)
+        turn = latest(line)
+        if turn is not None:
+            turn.saved_to = max(turn.saved_to, node.end)
         for i, is_path in enumerate(self._is_path):
             value = None if is_path else node.device[i]
             if value is not None:
@@ -293,6 +328,12 @@ class HitDensity(Standard):
         """A request goes on from a session's last turn, at some length."""
         self._turns.answered(before, self.now - before.at)
         turn = before.by = Turn(self.now, before.start, length, before)
+        if before.saved_to:
+            self._counts[1 if length < before.saved_to else 0] += 1.0
+            most = max(self._counts)
+            self._resumed = [count / most for count in self._counts]
+            if length >= before.saved_to:
+                turn.saved_to = before.saved_to
         return self._begin(turn)
 
     def _fork(self, line: Line, length: int) -> Place | None:

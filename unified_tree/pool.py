@@ -14,7 +14,8 @@ from unified_tree.errors import PageError
 from unified_tree.node import PAGE_ID_BYTES, Value
 from unified_tree.order import Order
 from unified_tree.page_set import MAX_PAGES, PageSet
-from unified_tree.policies import Guarded, Standard
+from unified_tree.policies import Guarded
+from unified_tree.standard_policy import Standard
 from unified_tree.urgency import COPIED, NEEDED, SPARE, STRANDED
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy
+    from unified_tree.ghosts import Eviction
     from unified_tree.node import Tier
 
 
@@ -38,6 +40,7 @@ class Pool:
         unread_pages: on host: of these the ones of values of which nothing was ever copied back.
         copied_first: after stranded and spare values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
+        last_eviction: what is remembered of the last one; None if nothing went, or nothing is remembered.
     """
 
     __slots__ = (
@@ -48,6 +51,7 @@ class Pool:
         "evicted_pages",
         "is_path",
         "is_selective",
+        "last_eviction",
         "ledger",
         "order",
         "protected_pages",
@@ -72,6 +76,7 @@ class Pool:
         self.evicted_pages = 0
         self.unread_pages = 0
         self.copied_first = False
+        self.last_eviction: Eviction | None = None
 
     @property
     def policy(self) -> EvictionPolicy | Standard:

@@ -1,9 +1,9 @@
 """The queues of one urgency in an order: values of the same worth at the same age, by when they were used.
 
-The rank of a value is its queue's number, so a queue is a part of the order. The value of it that is worth least stands at one of its
-ends (the oldest, or the newest where nobody comes back soon), or about an age between, at which values are worth less than
-before and after: where some come back at once, and others after a while. What that one is worth is noted when a value enters
-and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values
+The rank of a value is its queue's number, so a queue is a part of the order. The value of it that is worth least stands at one
+of its ends (the oldest, or the newest where nobody comes back soon), or about an age between, at which values are worth less
+than before and after: where some come back at once, and others after a while. What that one is worth is noted when a value
+enters and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values
 are ranked in another way.
 """
 
@@ -18,8 +18,8 @@ from unified_tree.node import Value
 from unified_tree.order import preceding
 
 if TYPE_CHECKING:
-    from unified_tree.order import Order
     from unified_tree.hit_density import HitDensity
+    from unified_tree.order import Order
 
 VICTIMS_A_LOOK: Final = 4
 """After so many victims one more queue is looked at: what it was noted with may have become less."""

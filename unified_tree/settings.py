@@ -16,8 +16,8 @@ class TreeSettings:
 
     These change what prompts hit: `settle_limit`, because a value whose mark is not up to date yet counts as stranded or not as
     it did before, and `evict_reclaim_limit`, because an eviction that finds no invalidated node takes what is of use;
-    `cost_steps` under `cost` and `density`; how many `ghost_bytes`, and all from `remembered_turns` on, under `density`. The others change
-    nothing that is hit.
+    `cost_steps` under `cost` and `density`; how many `ghost_bytes`, and all from `remembered_turns` on, under `density`. The
+    others change nothing that is hit.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.

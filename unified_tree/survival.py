@@ -136,9 +136,7 @@ class Survival:
     def learn(self, now: int) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes in numpy over it."""
         count = min(self.count, self._size)
-        after, at, features = (
-            np.frombuffer(kept, np.int64)[:count].copy() for kept in (self._after, self._at, self._features)
-        )
+        after, at, features = (np.frombuffer(kept, np.int64)[:count].copy() for kept in (self._after, self._at, self._features))
         yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)
@@ -178,7 +176,9 @@ def _bins_of(features: Numbers, i: int) -> Numbers:
     return features >> BIN_BITS * i & BIN_MASK
 
 
-def _weigh(features: Numbers, is_back: Flags, is_known: Flags, others: Numbers) -> Generator[None, None, tuple[Figures, Figures]]:
+def _weigh(
+    features: Numbers, is_back: Flags, is_known: Flags, others: Numbers
+) -> Generator[None, None, tuple[Figures, Figures]]:
     """In slices: what each bin of each figure says, as a logarithm, shape [FEATURES, BINS]; and what others sum up to."""
     share = (is_back.sum() + 1) / (is_known.sum() + 2)
     weights, odds = np.zeros((FEATURES, BINS)), np.zeros(len(others))

@@ -56,14 +56,18 @@ class TreeView:
         """The longest boundary of any tier at the end of a node, at most `length` and at or above a node; 0 for none, or if it
         lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
         """
-        at: Node | None = node
+        found = self.boundary_of(node, length)
+        return 0 if found is None else found.end
+
+    def boundary_of(self, node: Node | None, length: int) -> Node | None:
+        """The node at whose end that boundary lies; None for none. Cost: as `hit_length`."""
         for _ in range(self.settings.cost_steps):
-            if at is None or at.parent is None:
+            if node is None or node.parent is None:
                 break
-            if at.resumable and at.end <= length:
-                return at.end
-            at = at.parent
-        return 0
+            if node.resumable and node.end <= length:
+                return node
+            node = node.parent
+        return None
 
     def path_tokens(self) -> int:
         """Tokens of path that the tree holds, on the tier that holds more. Cost: O(components)."""

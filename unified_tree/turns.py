@@ -55,6 +55,7 @@ class Turn:
         group: the group of turns that are answered about as often, when it was looked up last (`judged`: see `Survival`).
         is_open: it has not published anything yet.
         by: the turn that went on from it; None while there is none.
+        saved_to: the longest window or state of the session; 0 for none.
         use: its text in what recency would hold; -1 for none yet.
     """
 
@@ -71,6 +72,7 @@ class Turn:
         "is_open",
         "judged",
         "mean_gap",
+        "saved_to",
         "serial",
         "start",
         "turns",
@@ -85,6 +87,7 @@ class Turn:
         self.is_open = True
         self.serial = 0
         self.use = -1
+        self.saved_to = 0
         self.features: i64 = 0
         self.group: i64 = 0
         self.judged: i64 = UNJUDGED

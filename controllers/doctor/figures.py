@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.shapes import COUNT, choice, of_class, record
 from unified_tree.errors import ConfigurationError
+from unified_tree.explain import last_reason
 from unified_tree.given_files import NotJsonError, parse_json
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -75,6 +76,7 @@ class PoolFigures:
         evicted_tokens: prompt tokens computed because of its evictions.
         short_by: of these the tokens that so many pages more, at most, would have kept: pairs of pages and tokens, ascending.
         is_shared: whether it shares its tier's memory with the other pools.
+        last_reason: why its last victim went, in words.
     """
 
     component: str
@@ -89,6 +91,7 @@ class PoolFigures:
     evicted_tokens: int = 0
     short_by: list[tuple[int, int]] = field(default_factory=list)
     is_shared: bool = False
+    last_reason: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -162,6 +165,7 @@ class Figures:
                         evicted_tokens=ledger.evicted.get((i, tier), 0),
                         short_by=sizes_of(ledger.short_by.get((i, tier), ())),
                         is_shared=state.shared_pools[tier] is not None,
+                        last_reason=last_reason(state, i, tier),
                     )
                 )
         return cls(

@@ -43,7 +43,7 @@ MISS: Final = record(
     {"cause": CAUSE, "begin": COUNT, "end": COUNT},
     {
         "detail": text,
-        "evicted": record({"component": text, "tier": TIER, "ago_s": number, "for": maybe(text)}),
+        "evicted": record({"component": text, "tier": TIER, "ago_s": number, "for": maybe(text), "why": text}),
     },
 )
 LEASE: Final = record(

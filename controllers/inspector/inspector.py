@@ -335,7 +335,7 @@ class Inspector:
 
     def _tell_happened(self) -> None:
         """Some of what happened since it was told last."""
-        events, requests = self._tape.take(EVENTS_AT_A_TIME), self._requests.take(self._names, REQUESTS_AT_A_TIME)
+        events, requests = self._tape.take(EVENTS_AT_A_TIME), self._requests.take(self._cache.tree.state, REQUESTS_AT_A_TIME)
         self._is_untold = len(events) == EVENTS_AT_A_TIME or len(requests) == REQUESTS_AT_A_TIME
         if events or requests:
             told = {"events": events, "left_out": self._tape.left_out, "requests": requests}

@@ -160,7 +160,7 @@ def prompt_walk(cache: Inspected, key: Key) -> Iterator[dict[str, Any]]:
 def _misses(cache: Inspected, key: Key, found: Match, resumed: int) -> list[dict[str, Any]]:
     state = cache.tree.state
     parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), 0, cache.ledger.in_flight)
-    return misses_shown(parts, [component.name for component in cache.tree.components], tree_clock(state.ghosts)())
+    return misses_shown(parts, state, tree_clock(state.ghosts)())
 
 
 def _loss(loss: Loss) -> dict[str, Any]:

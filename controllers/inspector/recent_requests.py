@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.explain import why_evicted
 from unified_tree.printable import printable
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.watcher import WatchedRequest
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
+    from unified_tree.state import TreeState
 
 MAX_UNTOLD = 32
 MAX_KEYS = 256
@@ -54,11 +56,11 @@ class RecentRequests:
         """The prompt of a request; None if it is too long ago."""
         return self._keys.get(number)
 
-    def take(self, names: Sequence[str], limit: int) -> list[dict[str, Any]]:
+    def take(self, state: TreeState, limit: int) -> list[dict[str, Any]]:
         """The oldest requests, which were not told before.
 
         Args:
-            names: of the components, by index.
+            state: of the tree whose misses they are.
         """
         told: list[dict[str, Any]] = []
         while self._untold and len(told) < limit:
@@ -72,28 +74,29 @@ class RecentRequests:
                     "cached": cached,
                     "compute_from": compute_from,
                     "host": host,
-                    "misses": misses_shown(request.misses, names, tree_s),
+                    "misses": misses_shown(request.misses, state, tree_s),
                 }
             )
         return told
 
 
-def misses_shown(misses: Sequence[Miss], names: Sequence[str], now_s: float) -> list[dict[str, Any]]:
+def misses_shown(misses: Sequence[Miss], state: TreeState, now_s: float) -> list[dict[str, Any]]:
     """The first MAX_MISSES misses for a page; `now_s` is on the clock of evictions."""
-    return [_miss(miss, names, now_s) for miss in misses[:MAX_MISSES]]
+    return [_miss(miss, state, now_s) for miss in misses[:MAX_MISSES]]
 
 
-def _miss(miss: Miss, names: Sequence[str], now_s: float) -> dict[str, Any]:
+def _miss(miss: Miss, state: TreeState, now_s: float) -> dict[str, Any]:
     shown: dict[str, Any] = {"cause": miss.code, "begin": miss.begin, "end": miss.end}
     if miss.detail is not None:
         shown["detail"] = printable(miss.detail)
     eviction = miss.eviction
     if eviction is not None:
         shown["evicted"] = {
-            "component": names[eviction.component],
+            "component": state.components[eviction.component].name,
             "tier": int(eviction.tier),
             "ago_s": round(now_s - eviction.at_s, 3),
             "for": None if eviction.beneficiary is None else printable(eviction.beneficiary),
+            "why": why_evicted(state, eviction),
         }
     return shown
 

@@ -82,7 +82,7 @@ const strip = (request) => make("div", { class: "strip" }, ...segments(request).
 function causes(misses, prompt) {
   const rows = misses.map((miss) => {
     const parts = [miss.detail ?? CAUSES[state.causes[miss.cause]]];
-    if (miss.evicted) parts.push(`${seconds(miss.evicted.ago_s)} before, since the ${TIERS[miss.evicted.tier]} pool of ${miss.evicted.component} was short${miss.evicted.for === null ? "" : `, to make room for ${miss.evicted.for || "requests without a namespace"}`}`);
+    if (miss.evicted) parts.push(`${seconds(miss.evicted.ago_s)} before, since the ${TIERS[miss.evicted.tier]} pool of ${miss.evicted.component} was short${miss.evicted.for === null ? "" : `, to make room for ${miss.evicted.for || "requests without a namespace"}`}: ${miss.evicted.why}`);
     return [make("span", {}, swatch(CAUSE_COLOURS[miss.cause]), ` ${state.causes[miss.cause].replaceAll("_", " ")}`), number(miss.begin), number(miss.end), number(miss.end - miss.begin), percent(miss.end - miss.begin, prompt), parts.join("; ")];
   });
   return table(["computed because", "#from", "#to", "#tokens", "#of it", "that is"], rows);
