@@ -20,7 +20,7 @@ from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.effect import EffectKind
 from unified_tree.node import NodeId, Value
-from unified_tree.policies import HitDensity
+from unified_tree.turns import Session
 
 PAGE_SIZE = 2
 HUGE = 10_000
@@ -150,19 +150,14 @@ class Life:
         """All that a refusal must leave as it was."""
         cache, state = self.cache, self.cache.tree.state
         stats = {name: getattr(cache.stats(), name) for name in cache.stats().__slots__ if name not in UNCOUNTED}
-        visits = {}
-        for node in state.nodes:
-            line = node.line
-            if line is not None:
-                forks = {} if line.forks is None else line.forks
-                visits[node.id] = [(at, visit.turns, visit.at, visit.is_open) for at, visit in forks.items()]
+        sessions = {node.id: _known(node.line.policy_state) for node in state.nodes if node.line is not None}
         return {
             "clock": state.clock,
             "values": [
                 (node.id, node.end, _told(value)) for node in state.nodes for tier in (node.device, node.host) for value in tier
             ],
             "roots": list(state.roots),
-            "visits": (visits, state.policy.learner().visits if isinstance(state.policy, HitDensity) else None),
+            "sessions": sessions,
             "stats": stats,
             "copies": [cache.counters.transfers[kind].count for kind in EffectKind],
             "effects": len(cache.tree.transfers.effects.open),
@@ -170,6 +165,16 @@ class Life:
             "leases": [(lease.length, lease.computed, lease.committed, dict(lease.save_pages)) for lease in self.leases],
             "batch": (self.batch.lengths.tolist(), {name: ids.tolist() for name, ids in self.batch.tables.items()}),
         }
+
+
+def _known(session: object) -> object:
+    """What a policy knows of a text."""
+    if not isinstance(session, Session):
+        return None
+    turn, places = session.turn, session.places or {}
+    told = None if turn is None else (turn.at, turn.end, turn.turns, turn.is_open)
+    used = [(at, place.uses, place.last, place.is_open) for at, place in places.items()]
+    return told, used, session.saves and dict(session.saves), session.stairs
 
 
 def _told(value: Value | None) -> object:

@@ -87,7 +87,7 @@ def test_with_an_archive_a_small_memory_says_what_an_endless_one_says(kind: str,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archive_changes_nothing_that_is_hit(kind: str) -> None:
-    small = TreeSettings(ghost_bytes=1_500, faded_ghosts=3, remembered_visits=32, revise_every=16)
+    small = TreeSettings(ghost_bytes=1_500, faded_ghosts=3, remembered_turns=32, revise_every=16)
     for seed in range(3):
         with_it = served(kind, "density", small, seed, archived=True)
         without = served(kind, "density", small, seed, archived=False)

@@ -8,6 +8,7 @@ from kinds import FULL
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
+from unified_tree.turns import session_of
 
 PROMPT = list(range(64))
 FORK = [*PROMPT[:8], *[99] * 8]
@@ -23,8 +24,8 @@ def served() -> PrefixCache:
 def visits_at(cache: PrefixCache, length: int) -> int:
     """How many visits the place had where prompts fork off the first one."""
     lines = [node.line for node in cache.tree.state.nodes]
-    forks = [line.forks[length] for line in lines if line is not None and line.forks and length in line.forks]
-    return max([visit.turns + 1 for visit in forks], default=0)
+    places = [session_of(line).places or {} for line in lines if line is not None]
+    return max([each[length].uses for each in places if length in each], default=0)
 
 
 def test_tries_that_publish_nothing_are_one_visit() -> None:

@@ -10,18 +10,18 @@ import pytest
 from waiting import PROGRAM_S
 
 CHAIN = """
-from unified_tree.visit import Visit
-before = first = Visit(0, 0, 10, None, is_fork=False)
+from unified_tree.turns import Turn
+before = first = Turn(0, 0, 10, None)
 for at in range({length}):
-    before.by = Visit(at, 0, 10 + at, before, is_fork=False)
+    before.by = Turn(at, 0, 10 + at, before)
     before = before.by
 del before
 del first
 """
 
 NESTED = """
-from unified_tree.visit import Visit
-held = Visit(0, 0, 10, None, is_fork=False)
+from unified_tree.turns import Turn
+held = Turn(0, 0, 10, None)
 for depth in range({length}):
     held = [held]
 del held

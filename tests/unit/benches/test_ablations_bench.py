@@ -1,66 +1,70 @@
-"""The bench of ablations takes one part of the order away at a time, and puts it back."""
+"""The bench of ablations: each policy lacks one part of `density`, and that alone."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
+from traffic import PATHS, STATES, Served, Texts
+from waiting import PROGRAM_S
+
+from benches.machine import core
+
+if core() == "compiled":
+    pytest.skip("a compiled order keeps its parts", allow_module_level=True)
 
 from benches import ablations
-from benches.ablations import CELLS, LRU, PARTS, hit_rate, main
-from benches.machine import core
-from unified_tree import reuse, visit_memory
-from unified_tree.reuse import Reuse
 
-CELL = "built-in, deepseek-v4-flash (4)"
-INTERPRETED = pytest.mark.skipif(core() == "compiled", reason="compiled code keeps its parts")
-
-
-def parts() -> tuple[object, ...]:
-    """What is altered."""
-    methods = (Reuse._choose_mode, Reuse._fork, Reuse._compare, Reuse.locked)
-    return (*methods, reuse.LENGTH_PAYS, reuse.rank_of, visit_memory.RISE_PAYS)
+PARTS = {
+    name: made
+    for name, made in vars(ablations).items()
+    if isinstance(made, type) and made.__module__ == ablations.__name__ and name.startswith("no_")
+}
+ROOT = Path(__file__).parents[3]
 
 
-@INTERPRETED
+def returning(texts: Texts) -> Iterator[list[int]]:
+    """Short sessions whose turns take their time, long ones that are left, documents that are asked about."""
+    documents = [texts.new(30, 90) for _ in range(6)]
+    sessions = [texts.new(4, 8) for _ in range(12)]
+    for at in range(600):
+        if at % 3 == 0:
+            session = sessions[at // 3 % 12]
+            session += texts.new(1, 4)
+            if len(session) > 40:
+                session[:] = texts.new(4, 8)
+            yield list(session)
+        elif at % 3 == 1:
+            yield texts.draw.choice(documents) + texts.new(2, 5)
+        else:
+            yield texts.new(20, 60)
+
+
+def hits(policy: str, kind: str, seed: int) -> list[int]:
+    server = Served(policy, kind, 500 if kind == PATHS else 4_000, 30)
+    return [server.serve(prompt) for prompt in returning(Texts(seed))]
+
+
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_is_gone_while_its_row_runs_and_there_again_after(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = parts()
-    seen: list[tuple[object, ...]] = []
-
-    def run_row(*_: object) -> Mock:
-        seen.append(parts())
-        return Mock(hit_tokens=3, prompt_tokens=4)
-
-    monkeypatch.setattr(ablations, "run_row", run_row)
-    monkeypatch.setattr(ablations, "parsed", Mock())
-    assert hit_rate(part, CELL, Path()) == hit_rate(part, CELL, Path()) == 0.75, "a second time, too"
-    assert parts() == before
-    changed = sum(now is not then for now, then in zip(seen[0], before, strict=True))
-    assert changed == (0 if part in ("all of it", LRU) else 1)
+def test_without_a_part_something_else_is_hit(part: str) -> None:
+    name = f"benches.ablations:{part}"
+    assert any(hits("density", kind, seed) != hits(name, kind, seed) for kind in (PATHS, STATES) for seed in range(3))
 
 
-@INTERPRETED
-def test_figures_that_are_there_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ablations, "hit_rate", lambda _part, _cell, _traces: 0.5)
-    file = tmp_path / "figures.json"
-    file.write_text(json.dumps({CELL: {"all of it": 0.25}}))
-    assert main([str(tmp_path), "--only", "deepseek", "--json", str(file)]) == 0
-    assert json.loads(file.read_text())[CELL] == dict.fromkeys(PARTS, 0.5) | {"all of it": 0.25}
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"| | {CELL} |" and lines[2] == "| all of it | 25.0 |" and len(lines) == 2 + len(PARTS)
+def test_each_part_of_the_list_is_there() -> None:
+    assert set(PARTS) == {"no_groups", "no_places", "no_tokens_lost", "no_shadow", "no_settling", "no_rise"}
+    assert all(part.__doc__ for part in PARTS.values())
 
 
-def test_compiled_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(ablations, "core", lambda: "compiled")
-    with pytest.raises(SystemExit):
-        main([str(tmp_path)])
-    assert "PYTHONPATH" in capsys.readouterr().err
-
-
-def test_cells_are_what_a_replay_takes() -> None:
-    assert all("--model" in options for options in CELLS.values())
+def test_worlds_replay_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    options = ["--seeds", "0", "--jobs", "1", "--requests", "40", "--json", str(file)]
+    command = [sys.executable, "-m", "benches.worlds", *options, "--policies", "lru,density,benches.ablations:no_places"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["policy"] for row in rows] == ["lru", "density", "benches.ablations:no_places"]

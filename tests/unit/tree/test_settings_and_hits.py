@@ -20,11 +20,12 @@ OTHER = {
     "cost_steps": 1,
     "ghost_bytes": 2_000,
     "faded_ghosts": 0,
-    "remembered_visits": 4,
-    "remembered_forks": 1,
+    "remembered_turns": 4,
+    "remembered_places": 1,
     "revise_every": 3,
-    "listed_forks": 1,
+    "listed_places": 1,
     "listed_saves": 1,
+    "listed_uses": 1,
 }
 KINDS: dict[str, tuple[list[Component], dict[str, int]]] = {
     "path": ([FULL], {"full": 200}),
@@ -71,11 +72,11 @@ def named() -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
     names = [field.name for field in fields(TreeSettings)]
     for part in claim.split("; "):
-        [policy] = re.findall(r"under `(\w+)`", part) or [""]
-        of = known.setdefault(policy, set())
-        of |= {name for name in re.findall(r"`(\w+)`", part) if name in names}
+        found = {name for name in re.findall(r"`(\w+)`", part) if name in names}
         for first in re.findall(r"all from `(\w+)` on", part):
-            of |= set(names[names.index(first) :])
+            found |= set(names[names.index(first) :])
+        for policy in re.findall(r"`(\w+)`", part.partition(" under ")[2]) or [""]:
+            known[policy] = known.get(policy, set()) | found
     return known
 
 
@@ -92,7 +93,7 @@ def as_by_default(kind: str, policy: str, settings: TreeSettings, count: int, se
 def changes(setting: str, policy: str) -> bool:
     base = TreeSettings(ghost_bytes=2_000) if setting == "faded_ghosts" else TreeSettings()
     other = replace(base, **{setting: OTHER[setting]})
-    count, seed = {"settle_limit": (600, 3), "evict_reclaim_limit": (500, 0)}.get(setting, (300, 0))  # seldom seen
+    count, seed = {"settle_limit": (600, 0), "evict_reclaim_limit": (500, 0)}.get(setting, (300, 0))  # seldom seen
     return any(as_by_default(kind, policy, base, count, seed) != hits(kind, policy, other, count, seed) for kind in KINDS)
 
 
