@@ -51,7 +51,6 @@ def test_the_cells_that_are_counted_are_those_of_the_table() -> None:
     assert len(ratios) == 20
     assert f"in {as_much} of these {len(ratios)}" in text
     assert f"[{as_much} of {len(ratios)} cells](pools.md#what-it-brings)" in page("docs/operating.md")
-    assert f"of {len(ratios)} cells [{as_much} as much or more](pools.md#what-it-brings)" in page("docs/density.md")
 
 
 def test_every_cause_of_a_miss_is_in_each_table_of_them() -> None:
