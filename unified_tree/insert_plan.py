@@ -42,6 +42,7 @@ class Plan:
         known: components some of whose given pages are already the tree's, at the same position.
         taken: components of which all given pages were marked as the tree's; none of the known ones.
         absent: sharers whose state the given pages do not hold.
+        resumed: where an exact repeat of the key resumes: a page before the end, if that was asked for.
         kept_from: of windows, by component index, the first token whose page is kept for a boundary.
         keeps_spare: whether windows before it are kept as spare ones; `ends_spare`: whether all are.
     """
@@ -58,6 +59,7 @@ class Plan:
         "matched",
         "node",
         "priority",
+        "resumed",
         "states",
         "taken",
     )
@@ -74,6 +76,7 @@ class Plan:
         taken: set[int],
         absent: set[int],
         priority: int,
+        resumed: int,
         kept_from: dict[int, int],
         *,
         keeps_spare: bool,
@@ -89,6 +92,7 @@ class Plan:
         self.taken = taken
         self.absent = absent
         self.priority = priority
+        self.resumed = resumed
         self.kept_from = kept_from
         self.keeps_spare = keeps_spare
         self.ends_spare = ends_spare
@@ -159,6 +163,7 @@ def plan_insert(
         taken,
         absent,
         priority,
+        resumed,
         kept_from,
         keeps_spare=keeps_spare and not any(state.sharers_of[i] for i in kept_from),
         ends_spare=ends_spare,

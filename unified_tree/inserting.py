@@ -100,6 +100,8 @@ class Insertion:
         if state.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
+            if plan.kept_from and not plan.ends_spare and self._strands_a_repeat(deepest):
+                split(state, deepest, plan.resumed)
             state.resumability.settle_share()
         for i, parts in self._duplicates.items():
             if i in plan.taken:
@@ -116,6 +118,25 @@ class Insertion:
                 {names[i].name: ids for i, ids in canonical.items()},
             ),
         )
+
+    def _strands_a_repeat(self, deepest: Node) -> bool:
+        """Whether a window page that a repeat needs ends a node above from which no boundary at a node's end needs any page.
+
+        That is the first of the pages kept, which the key's end itself does without. It goes first unless a node ends where the
+        repeat resumes. Policies that follow texts do not know what that node's windows serve, and get none: they would take the
+        end of an outdated prompt for more than the end of its answer. Cost: O(nodes of the windows).
+        """
+        plan = self._plan
+        if plan.resumed in (plan.end, deepest.start) or self._state.listener is not None:
+            return False
+        first_ends = [first + self._state.page_size for first in plan.kept_from.values()]
+        at, first_end = deepest, min(first_ends)
+        while at.start >= first_end:
+            assert at.parent is not None
+            at = at.parent
+            if at.end in first_ends:
+                return True
+        return False
 
     def _by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         if not parts:

@@ -131,8 +131,8 @@ class RequestRows:
             at, _ = self._insert(req, key, begin, branch, at, None, None)
             first = branch
         at, is_kept = self._insert(req, key, first, end, at, state, up_to)
-        if 0 < req.kv.cache_inserted_len == begin < end:
-            self._tree.supersede(req.last_node, WINDOW, end)
+        if 0 < req.kv.cache_inserted_len == begin < end and begin != branch:
+            self._tree.supersede(req.last_node, WINDOW, end - self._size)  # where a repeat resumes
         return at, is_kept
 
     def _insert(
@@ -178,7 +178,7 @@ class RequestRows:
             priority,
             repeatable=end == computed and not goes_on,
             keeps_spare=True,
-            ends_spare=goes_on,
+            ends_spare=goes_on and end != req.swa_branching_seqlen,
         )
         assert plan is not None, "nothing is published without a whole page"
         result = Insertion(self._tree_state, plan).run()

@@ -13,7 +13,7 @@ import pytest
 from kinds import FULL, swa
 
 from unified_tree import Component, Key, Path, Point
-from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
 
@@ -35,11 +35,10 @@ STATES = {
 class World:
     """A cache without limits, and what was computed in it."""
 
-    def __init__(self, kinds: list[Component], rng: Random, *, has_host: bool = False) -> None:
+    def __init__(self, kinds: list[Component], rng: Random) -> None:
         self.rng = rng
         self.page = rng.choice([1, 2, 4, 8])
-        host = HostTier(page_counts={}, engine=NullEngine()) if has_host else None
-        self.cache = PrefixCache(kinds, self.page, host=host)
+        self.cache = PrefixCache(kinds, self.page)
         self.grid = self.cache.layout.save_grid_tokens
         self.seen: list[list[int]] = []
         self.advances = True
@@ -100,14 +99,20 @@ def test_an_exact_repeat_hits_all_but_what_must_be_computed_again(kinds: str, se
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("write_policy", [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK])
 @pytest.mark.parametrize("kinds", [*WINDOWS, *STATES])
-def test_it_does_so_from_host_too(kinds: str, seed: int) -> None:
-    world = World((WINDOWS | STATES)[kinds], Random(f"host {kinds} {seed}"), has_host=True)
+def test_it_does_so_from_host_too(kinds: str, write_policy: WritePolicy, seed: int) -> None:
+    """Write-back copies what no request uses, all of it if all is to be free or copied."""
+    host = HostTier(page_counts={}, engine=NullEngine(), write_policy=write_policy, low_water=1.0, max_backup_share=1.0)
+    world = World((WINDOWS | STATES)[kinds], Random(f"host {kinds} {seed}"))
+    counts = {component.name: 4096 for component in world.cache.layout.components}  # in endless pools no copy is ever due
+    world.cache = PrefixCache(world.cache.layout.components, world.page, counts, host=host)
     for _ in range(6):
         tokens = world.prompt()
-        world.serve(tokens)
+        world.serve(tokens, answers=world.rng.choice([0, 0, 5]))
+        world.cache.poll()
         world.cache.drain()
-        world.cache.evict({c.name: 1 << 30 for c in world.cache.layout.components if c.shares is None})
+        world.cache.evict(counts)
         with world.cache.acquire(Key(np.array(tokens))) as lease:
             assert lease.cached_tokens == (len(tokens) - 1) // world.grid * world.grid
             world.cache.drain()
@@ -145,3 +150,18 @@ def test_where_pages_are_short_a_prompt_still_hits_its_repeat() -> None:
     for prompt in prompts:
         world.serve(prompt)
     assert [world.serve(prompt) for prompt in prompts[-4:]] == [18] * 4
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("kinds", ["window", "wide window", "two windows", "states", "gridded states", "windows and states"])
+def test_nothing_that_a_repeat_needs_goes_before_what_an_older_prompt_keeps(kinds: str, seed: int) -> None:
+    """Of a kind that is short all that is stranded or spare goes first, and then what was used least recently."""
+    world = World((WINDOWS | STATES)[kinds], Random(f"short {kinds} {seed}"))
+    world.cache = PrefixCache(world.cache.layout.components, world.page, policy="lru")
+    short = world.rng.choice([component.name for component in world.cache.layout.components[1:]])
+    tokens = world.prompt()
+    world.serve([1000 + token for token in range(100)])
+    world.serve(tokens, answers=world.rng.choice([0, 0, 5]))
+    while (evicted := world.cache.evict({short: 1})).victims > evicted.lost:
+        assert world.cache.tree.check() == []
+    assert world.serve(tokens) == (len(tokens) - 1) // world.grid * world.grid

@@ -56,6 +56,28 @@ def test_a_crowd_of_one_kind_of_requests_has_as_many_hits(kind: str) -> None:
     assert ours >= theirs > 0
 
 
+def test_a_branch_at_the_end_of_a_chunk_is_kept_where_windows_are_short() -> None:
+    """The second prompt shows where texts branch off, and the third resumes there, as with SGLang's cache."""
+    case = Case(full_tokens=1024, page_size=16, window=31, window_tokens=608)
+    one, other, last = ([1] * case.chunk + [token] * 40 for token in (2, 3, 4))
+    prompts = [
+        *([token] * 96 for token in range(10, 24)),
+        one,
+        *([token] * 120 for token in range(30, 38)),
+        other,
+        [5] * 120,
+        last,
+    ]
+    assert in_turn(case, prompts, builtin=False)[-3:] == [0, 0, case.chunk]
+
+
+def test_a_repeat_is_kept_where_its_window_ends_a_chunk() -> None:
+    """The window pages of the chunks before go first, but for those where a repeat resumes: a page before the prompt's end."""
+    case = Case(full_tokens=1024, page_size=16, window=31, window_tokens=608)
+    prompts = [[token] * 96 for token in range(10, 23)]
+    assert in_turn(case, [*prompts, *reversed(prompts[4:])], builtin=False)[len(prompts) :] == [80] * 9
+
+
 def test_each_order_can_have_fewer_hits_than_the_other() -> None:
     """When a prompt branches off inside another, SGLang's cache counts the other's rest as used, too; ours does not."""
     head, rest, other, branch, new = ([token] * 100 for token in range(1, 6))
