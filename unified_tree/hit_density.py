@@ -2,10 +2,10 @@
 
 A value is worth the rate at which its session goes on (`Survival`), or at which its place is used (`Places`), whichever is
 more, times the tokens that its loss costs (`tokens_lost`): for a state or a window those back to the boundary before, for a
-token of path itself. Before anything is known a rate is 1 / (age + usual), where `usual` is the age at which values go. Then
-among paths this is recency, and among windows and states nearly GreedyDual-Size: `lru` and `cost` are its special cases.
+token of path itself.
 
-What recency would hold is simulated beside (`RecencyShadow`). While that would hit more, values go by recency.
+Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
+would hit more, they do so again.
 
 Values of one rate and about as many tokens lost wait in one queue (`Queues`), by when they were used last; the number of the
 queue is the value's rank. Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike.
@@ -98,7 +98,7 @@ class HitDensity(Standard):
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
-        self._by_recency = False
+        self._by_recency = True
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
         self._reach = [max(1, each.coverage.window_tokens or 1) - 1 for each in components]
@@ -109,6 +109,7 @@ class HitDensity(Standard):
         self._mean_pages = [
             max(1.0, float(-(-(each.coverage.window_tokens or 1) // view.page_size))) for each in components
         ]  # of a window or a state, as they are saved
+        self._has_budget = False  # that all pools share
         self._room_at = [-ROOM_EVERY, -ROOM_EVERY]  # when it was looked for room for texts, and for windows and states
 
     @property
@@ -148,7 +149,7 @@ class HitDensity(Standard):
             other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
             pool = self._pool_of(value)
             old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
-            if self._worth(pool, other, old) > self._worth(pool, queue, old):
+            if self._turns.is_ready and self._worth(pool, other, old) > self._worth(pool, queue, old):
                 return other
         return queue
 
@@ -168,7 +169,7 @@ class HitDensity(Standard):
         usual = self._usual_ages[pool]
         weight = WEIGHTS[queue & WEIGHT_MASK]
         what = queue >> WEIGHT_BITS & WHAT_MASK
-        if kind == UNTOLD or not self._turns.is_ready:
+        if kind == UNTOLD:
             return weight / (float(age) + usual + 1.0)
         if kind != PLACE:
             worth = weight * self._turns.worth(what, age)
@@ -180,12 +181,12 @@ class HitDensity(Standard):
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after."""
         kind = queue >> KIND_SHIFT
-        if kind < SESSION or kind == PLACE or self._by_recency or not self._turns.is_ready:
+        if kind < SESSION or kind == PLACE or self._by_recency:
             return []
         return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def standing(self, value: Value) -> tuple[float, float]:
-        """By what a block promises; by recency while that hits more."""
+        """By what a block promises; by recency where that decides."""
         if self._by_recency:
             return (float(value.touched), 0.0)
         pages = 1.0 / self._view.page_size if self._is_path[value.component] else self._mean_pages[value.component]
@@ -198,7 +199,7 @@ class HitDensity(Standard):
             if line is not None and value.tier is Tier.DEVICE and not self._is_path[value.component]:
                 self._shadow.unsaved(line, value.node.end)
         if value.urgency > SPARE:
-            self._queues_of(value).entered(i64(value.rank), i64(value.second_rank))
+            self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
 
     def next_victim(self, order: Order, first: Value) -> Value:
         queues = self._queues_of(first)
@@ -235,10 +236,15 @@ class HitDensity(Standard):
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
         if value.copied:
             return
-        if not self._is_path[value.component]:
-            self._lost_boundary(value.node)
         is_path = self._is_path[value.component]
-        if is_path and self.now - self._room_at[0] >= ROOM_EVERY:
+        if not is_path:
+            self._lost_boundary(value.node)
+        if self._has_budget:
+            if self.now - self._room_at[0] >= ROOM_EVERY and value.urgency > SPARE:
+                self._room_at[0] = self.now
+                self._shadow.lost_boundaries |= not is_path
+                self._shadow.texts.has_room_for(self._view.budget_tokens())
+        elif is_path and self.now - self._room_at[0] >= ROOM_EVERY:
             self._room_at[0] = self.now
             self._shadow.texts.has_room_for(self._view.path_tokens())
         elif not is_path and value.urgency == NEEDED and self.now - self._room_at[1] >= ROOM_EVERY:
@@ -272,8 +278,9 @@ class HitDensity(Standard):
         return None
 
     def _note_mode(self) -> None:
-        if self._by_recency != self._shadow.is_ahead:
-            self._by_recency = self._shadow.is_ahead
+        by_recency = self._shadow.is_ahead or not self._turns.is_ready
+        if self._by_recency != by_recency:
+            self._by_recency = by_recency
             self.rankings += 1
 
     def withdrew(self, arrival: object) -> None:
@@ -319,6 +326,8 @@ class HitDensity(Standard):
             value = None if is_path else node.device[i]
             if value is not None:
                 self._mean_pages[i] += (value.page_count - self._mean_pages[i]) / COUNTED_AGES
+        if self._has_budget:
+            self._note_budget()
 
     def _went_on(self, turn: Turn, end: int) -> None:
         turn.went_on(end, self.now)
@@ -362,6 +371,8 @@ class HitDensity(Standard):
     def _begin(self, turn: Turn) -> Turn:
         """A session has a new turn. Cost: O(1), and with some turns slices of learning."""
         self._turns.enter(turn)
+        if self._turns.count == 1:
+            self._note_budget()
         count, every = self._turns.count, self._view.settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
             self._learning = self._learn()
@@ -370,8 +381,22 @@ class HitDensity(Standard):
                 self._learning = None
         return turn
 
+    def _note_budget(self) -> None:
+        """What a token and a boundary take of a budget that all pools of the device share, if they do. Cost: O(components)."""
+        of_token = of_boundary = 0.0
+        for i, is_path in enumerate(self._is_path):
+            of_page = self._view.page_blocks(i, Tier.DEVICE)
+            if is_path:
+                of_token += of_page / self._view.page_size
+            elif self._view.components[i].required:
+                of_boundary += of_page * self._mean_pages[i]
+        self._has_budget = of_token > 0
+        if self._has_budget:
+            self._shadow.share(max(1, int(of_boundary / of_token)))
+
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
         yield from self._places.learn(self.now, max(self._usual_ages))
         yield from self._turns.learn(self.now)
+        self._note_mode()
         self.rankings += 1

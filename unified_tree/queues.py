@@ -3,8 +3,8 @@
 The rank of a value is its queue's number, so a queue is a part of the order. The value of it that is worth least stands at one
 of its ends (the oldest, or the newest where nobody comes back soon), or about an age between, at which values are worth less
 than before and after: where some come back at once, and others after a while. What that one is worth is noted when a value
-enters and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values
-are ranked in another way.
+enters and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when
+values are ranked in another way.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ class Queue:
         number: see `HitDensity.rank`.
         place: where it stands in the list of all.
         worth: of the value that is worth least.
+        depth: its `Ranked.depth`; of two values worth the same the one of the smaller depth goes first, as in an order.
     """
 
-    __slots__ = ("number", "place", "worth")
+    __slots__ = ("depth", "number", "place", "worth")
 
-    def __init__(self, number: int, place: int, worth: float) -> None:
+    def __init__(self, number: int, place: int, worth: float, depth: i64) -> None:
         self.number = number
         self.place = place
         self.worth = worth
+        self.depth: i64 = depth
 
 
 class Queues:
@@ -64,20 +66,21 @@ class Queues:
         self._last_number: i64 = -1  # what was noted last, if nothing was looked at behind it
         self._last_since: i64 = 0
         self._last_now: i64 = 0
+        self._last_depth: i64 = 0
 
-    def entered(self, number: i64, since: i64) -> None:
+    def entered(self, number: i64, since: i64, depth: i64) -> None:
         """A value stands in a queue. Cost: O(1)."""
         now: i64 = self._policy.now
-        if number == self._last_number and since == self._last_since and now == self._last_now:
+        if number == self._last_number and since == self._last_since and now == self._last_now and depth >= self._last_depth:
             return  # as the one before it, of the same request: learning is done before the first value of a tick is placed
-        self._last_number, self._last_since, self._last_now = number, since, now
+        self._last_number, self._last_since, self._last_now, self._last_depth = number, since, now, depth
         worth = self._policy.worth(self._pool, number, since)
         queue = self._by_number.get(number)
         if queue is None:
-            queue = self._by_number[number] = Queue(number, len(self._queues), worth)
+            queue = self._by_number[number] = Queue(number, len(self._queues), worth, depth)
             self._queues.append(queue)
-        elif worth < queue.worth:
-            queue.worth = worth
+        elif worth < queue.worth or (worth == queue.worth and depth < queue.depth):
+            queue.worth, queue.depth = worth, depth
 
     def least(self, order: Order) -> Value | None:
         """The value that is worth least, as far as is noted; None if there is none.
@@ -93,17 +96,16 @@ class Queues:
         if self._turn % VICTIMS_A_LOOK == 0 and self._queues:
             self._look_at(self._queues[self._turn // VICTIMS_A_LOOK % len(self._queues)], order)
         while self._queues:
-            least = self._queues[0]
-            next_worth = inf
+            least, next_worth, next_depth = self._queues[0], inf, i64(0)
             for queue in self._queues:
                 worth = queue.worth
-                if worth < least.worth:
-                    next_worth = least.worth
+                if worth < least.worth or (worth == least.worth and queue.depth < least.depth):
+                    next_worth, next_depth = least.worth, least.depth
                     least = queue
-                elif worth < next_worth and queue is not least:
-                    next_worth = worth
+                elif queue is not least and (worth < next_worth or (worth == next_worth and queue.depth < next_depth)):
+                    next_worth, next_depth = worth, queue.depth
             found = self._look_at(least, order)
-            if found is not None and least.worth <= next_worth:
+            if found is not None and (least.worth < next_worth or (least.worth == next_worth and least.depth <= next_depth)):
                 return found
         return None
 
@@ -120,12 +122,13 @@ class Queues:
                 last.place = queue.place
             return None
         found = oldest
+        queue.depth = oldest.depth
         queue.worth = self._policy.worth(self._pool, number, i64(oldest.second_rank))
         if newest is oldest:
             return found
         worth = self._policy.worth(self._pool, number, i64(newest.second_rank))
         if worth < queue.worth:
-            queue.worth, found = worth, newest
+            queue.worth, queue.depth, found = worth, i64(newest.depth), newest
         for age in self._policy.lows(number):
             at = float(self._policy.now - age)
             if not oldest.second_rank < at <= newest.second_rank:
@@ -140,5 +143,5 @@ class Queues:
             for value in (before, behind):
                 worth = self._policy.worth(self._pool, number, i64(value.second_rank))
                 if worth < queue.worth:
-                    queue.worth, found = worth, value
+                    queue.worth, queue.depth, found = worth, i64(value.depth), value
         return found

@@ -5,7 +5,8 @@ its text was used by which use, as stairs: the longer, the earlier. Each use has
 used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there.
 
 Windows and states are uses of one boundary each in a ring of their own. What recency would resume from is the longest of them
-that it holds, within the text that it holds. Where no window or state was ever lost, only the text counts.
+that it holds, within the text that it holds. Where no window or state was ever lost, only the text counts. Where the pools
+share one budget, texts and boundaries lie in one ring, and a boundary has as much as the tokens in whose place it lies.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ class RecencyShadow:
         is_gated: whether windows or states are required.
 
     Attributes:
-        texts: tokens of text; `boundaries`: windows and states, one each.
+        texts: tokens of text; `boundaries`: windows and states, one each, or the same ring.
         is_ahead: whether recency would have hit more, and decides.
+        lost_boundaries: of one budget, whether a window or a state that was needed was ever lost.
         lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
     """
 
@@ -129,11 +131,17 @@ class RecencyShadow:
         self._is_gated = is_gated
         self.texts = Ring(2 * settings.remembered_turns)
         self.boundaries = Ring(2 * settings.remembered_turns)
-        self.is_ahead = False
+        self._boundary_amount: i64 = 1
+        self.is_ahead = self.lost_boundaries = False
         self.lead = self.came = 0.0
         self._arrivals = 0
         self._wait = FIRST_WAIT
         self._tried_again_at = 0
+
+    def share(self, boundary_tokens: int) -> None:
+        """Texts and boundaries share one budget from the start, in which a boundary takes the room of so many tokens."""
+        self.boundaries = self.texts
+        self._boundary_amount = boundary_tokens
 
     def arrived(self, line: Line, length: int, hit: int) -> None:
         """A request has come whose text is known up to some length, and hits so much. Cost: O(lines from the root), at most
@@ -173,11 +181,11 @@ class RecencyShadow:
         if self._is_gated and isinstance(session, Session) and session.saves is not None:
             use = session.saves.pop(length, None)
             if use is not None:
-                self.boundaries.take(use, 1)
+                self.boundaries.take(use, self._boundary_amount)
 
     @property
     def _boundaries_count(self) -> bool:
-        return self._is_gated and self.boundaries.is_bounded
+        return self._is_gated and self.boundaries.is_bounded and (self.lost_boundaries or self._boundary_amount == 1)
 
     def _compare(self, came: int, lead: int) -> None:
         """So many tokens came, of which so many more were hit than by recency."""
@@ -252,7 +260,7 @@ class RecencyShadow:
         if before is None and len(saves) >= self._settings.listed_saves:
             before = saves.pop(next(iter(saves)))
         if before is not None:
-            self.boundaries.take(before, 1)
+            self.boundaries.take(before, self._boundary_amount)
         use = self.boundaries.use()
         saves[length] = int(use)
-        self.boundaries.add(use, 1)
+        self.boundaries.add(use, self._boundary_amount)

@@ -75,6 +75,18 @@ class TreeView:
         tiers = state.device_pools, state.host_pools
         return self.page_size * max([0, *[pool.used_pages for pools in tiers for pool in pools if pool.is_path]])
 
+    def budget_tokens(self) -> int:
+        """For how many tokens of path there is room where the tree now holds something, of all kinds, on the tier where that is
+        more; 0 where pools share no budget. Cost: O(components).
+        """
+        state, most = self._state, 0
+        for shared, pools in zip(state.shared_pools, (state.device_pools, state.host_pools), strict=True):
+            if shared is not None:
+                of_page = sum([blocks for blocks, pool in zip(shared.page_blocks, pools, strict=True) if pool.is_path])
+                held = shared.blocks_of([pool.used_pages for pool in pools])
+                most = max(most, held * self.page_size // max(1, of_page))
+        return most
+
     def boundary_count(self, mean_pages: list[float]) -> int:
         """About how many boundaries the tree holds the windows and states of, on the tier that holds more. Cost: O(components).
 
