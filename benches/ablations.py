@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from benches.machine import core
-from unified_tree.hit_density import WEIGHT_MASK, HitDensity
+from unified_tree.hit_density import EARLIER, KIND_SHIFT, SESSION, WEIGHT_MASK, HitDensity
 from unified_tree.recency_shadow import RecencyShadow
 from unified_tree.survival import Survival
 
@@ -47,7 +47,7 @@ class Falling(Survival):
 class Unseen(RecencyShadow):
     """Recency is never ahead."""
 
-    def _compare(self) -> None:
+    def _compare(self, came: int, lead: int) -> None:
         pass
 
 
@@ -71,6 +71,14 @@ class no_tokens_lost(HitDensity):
 
     def _queue(self, value: Value) -> int:
         return int(super()._queue(value)) & ~WEIGHT_MASK
+
+
+class no_earlier(HitDensity):
+    """A window or a state that its session has a later one of is worth what the later one would be."""
+
+    def _queue(self, value: Value) -> int:
+        queue = int(super()._queue(value))
+        return queue - ((EARLIER - SESSION) << KIND_SHIFT) if queue >> KIND_SHIFT == EARLIER else queue
 
 
 class no_shadow(HitDensity):

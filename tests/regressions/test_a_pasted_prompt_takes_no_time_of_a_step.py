@@ -317,5 +317,5 @@ def test_of_a_prompt_with_very_many_misses_some_are_told() -> None:
     asked.misses = [miss] * 10_000
     requests = RecentRequests()
     requests.add(asked, Key([1]), 0.0, 0.0)
-    [told] = requests.take(["full"], 8)
+    [told] = requests.take(cache.tree.state, 8)
     assert len(told["misses"]) == MAX_MISSES

@@ -56,7 +56,7 @@ def test_without_a_part_something_else_is_hit(part: str) -> None:
 
 
 def test_each_part_of_the_list_is_there() -> None:
-    assert set(PARTS) == {"no_groups", "no_places", "no_tokens_lost", "no_shadow", "no_settling", "no_rise"}
+    assert set(PARTS) == {"no_earlier", "no_groups", "no_places", "no_tokens_lost", "no_shadow", "no_settling", "no_rise"}
     assert all(part.__doc__ for part in PARTS.values())
 
 
