@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from random import Random
 
@@ -43,7 +43,7 @@ class Served:
                 cache.commit(lease, list(tokens[:end]), {at: lease.save_pages[at] for at in lease.save_pages if at <= end})
             return lease.cached_tokens
 
-    def hits(self, prompts: Iterator[list[int]]) -> int:
+    def hits(self, prompts: Iterable[list[int]]) -> int:
         """Of all of them."""
         return sum(self.serve(prompt) for prompt in prompts)
 

@@ -1,0 +1,303 @@
+"""The default order, `density`: who goes first, before and after something is learned, and that it is recency's in doubt."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+from grove import Grove, key
+from kinds import FULL, MAMBA, swa
+from traffic import PATHS, STATES, WINDOWS, Served, Texts
+
+from unified_tree import BlockBudget, Component, UnifiedTree
+from unified_tree.hit_density import FIRST_LEARNED
+from unified_tree.node import Value
+from unified_tree.turns import session_of
+
+WINDOW = swa(4)
+
+
+def evictable(tree: UnifiedTree) -> list[Value]:
+    """All values that may go."""
+    return [value for pool in tree.state.device_pools for value in pool.order if isinstance(value, Value)]
+
+
+# -- before anything is learned
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_before_anything_is_learned_paths_go_as_by_recency(seed: int) -> None:
+    victims = []
+    for policy in ("lru", "density"):
+        draw, grove, freed = Random(seed), Grove([FULL], policy=policy), []
+        for _ in range(FIRST_LEARNED - 1):
+            text = "".join(draw.choice("ab") for _ in range(2 * draw.randrange(1, 6)))
+            draw.choice([grove.put, grove.match])(text)
+            if draw.random() < 0.5:
+                freed.append(grove.evict(draw.randrange(1, 4)))
+        victims.append([*freed, *(grove.evict(1) for _ in range(grove.tree.node_count))])
+    assert victims[0] == victims[1]
+
+
+@pytest.mark.parametrize("kinds", [(MAMBA,), (WINDOW,)], ids=["states", "windows"])
+def test_whose_loss_costs_more_tokens_stays(kinds: tuple[Component, ...]) -> None:
+    """`dear` is sixteen tokens behind the boundary before it, the others four; it was used first."""
+    grove, name = Grove([FULL, *kinds], policy="density"), kinds[0].name
+    texts = {"dear": "abcdefghijklmnop", "one": "qrst", "two": "uvwx"}
+    for text in texts.values():
+        grove.put(text, [len(text)])
+        grove.match(text)
+    gone: list[str] = []
+    while len(gone) < 3:
+        grove.evict(1, name)
+        gone += [each for each, text in texts.items() if each not in gone and grove.match(text, touch=False).device.length == 0]
+    assert gone == ["one", "two", "dear"]
+
+
+def test_what_its_loss_costs_grows_when_the_boundary_before_it_goes() -> None:
+    """The state at six is two tokens behind that at four, and six behind the beginning when that has gone."""
+    grove = Grove([FULL, MAMBA], policy="density")
+    grove.put("abcdef", [4, 6])
+    grove.put("wxyz", [4])
+    at_four, _, other = [200], [201], [202]
+    grove.match("abcd")
+    for _ in range(30):
+        grove.match("nothing")
+    grove.match("wxyz")
+    grove.match("abcdef")
+    assert grove.evict(1, "mamba")["mamba"] == at_four
+    assert grove.evict(1, "mamba")["mamba"] == other
+
+
+# -- what is learned
+
+
+class Rounds:
+    """A cache with room for all; it learns from rounds, and then what they left is evicted."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.server, self.texts = Served("density", PATHS, 60_000), Texts(seed)
+
+    def new(self, length: int) -> list[int]:
+        return self.texts.new(length, length)
+
+    def serve(self, text: list[int]) -> list[int]:
+        self.server.serve(text)
+        return text
+
+    def end(self) -> None:
+        assert self.server.policy._turns.is_ready
+        self.server.cache.evict({"full": 1 << 20})
+        assert self.server.cache.tree.node_count == 0
+        self.server.policy._shadow.hit = 1e30  # else recency is ahead: it would not have evicted all
+
+    def order(self, **texts: list[int]) -> str:
+        """Serve these texts, and say in which order they go."""
+        for text in texts.values():
+            self.serve(text)
+        return self.victims(**texts)
+
+    def victims(self, **texts: list[int]) -> str:
+        """In which order these texts lose their ends, if nothing else is held."""
+        cache, gone = self.server.cache, ""
+        while len(gone) < len(texts):
+            cache.evict({"full": 1})
+            gone += "".join(name for name in texts if name not in gone and self.server.held(texts[name]) < len(texts[name]))
+        return gone
+
+
+def test_what_is_never_gone_on_from_goes_first_though_it_was_used_last() -> None:
+    """Of chats any is answered next, or left; long prompts come once."""
+    rounds, chats = Rounds(), list[list[int]]()
+    for at in range(500):
+        if at % 3 == 2:
+            rounds.serve(rounds.new(60))
+        elif chats and rounds.texts.draw.random() < 0.6:
+            chat = chats.pop(rounds.texts.draw.randrange(len(chats)))
+            chats.append(rounds.serve(chat + rounds.new(3))[:40])
+        else:
+            chats.append(rounds.serve(rounds.new(8)))
+            del chats[:-10]
+    rounds.end()
+    assert rounds.order(a=rounds.new(8), b=rounds.new(8), x=rounds.new(60)) == "xab"
+
+
+def test_of_clients_that_take_turns_the_one_whose_turn_is_last_goes_first() -> None:
+    """Each of thirty comes once a round, so that of what waits the newest has to wait longest. It is not known by lengths."""
+    rounds = Rounds()
+    chats = [rounds.new(8) for _ in range(30)]
+    for at in range(600):
+        chats[at % 30] = rounds.serve(chats[at % 30] + rounds.new(1))
+    rounds.end()
+    assert rounds.order(a=chats[0], b=chats[1], c=chats[2]) == "cba"
+
+
+def test_where_requests_fork_off_again_and_again_is_kept() -> None:
+    """Documents are asked about by turns; sessions are gone on from seldom."""
+    rounds, documents = Rounds(), [[*range(10**6 * at, 10**6 * at + 30)] for at in range(1, 4)]
+    for at in range(400):
+        rounds.serve(documents[at % 3] + rounds.new(20))
+        rounds.serve(rounds.new(25))
+    rounds.end()
+    for document in documents:
+        rounds.serve(document + rounds.new(20))
+    world = {"d": documents[0], "x": rounds.serve(rounds.new(25)), "y": rounds.serve(rounds.new(25))}
+    assert rounds.victims(**world)[-1] == "d"
+
+
+def chats_among_scans(server: Served, rounds: int = 60, chats: int = 6, scans: int = 30) -> float:
+    """Chats go on once a round, with more scans between than fit; what is hit of what chats repeat, in the second half."""
+    texts = Texts(5)
+    sessions = [texts.new(10, 10) for _ in range(chats)]
+    hit = repeated = 0
+    for each in range(rounds):
+        for chat in range(chats):
+            is_late = each >= rounds // 2
+            repeated += len(sessions[chat]) * is_late
+            sessions[chat] += texts.new(2, 2)
+            hit += server.serve(sessions[chat]) * is_late
+            if len(sessions[chat]) > 40:
+                sessions[chat] = texts.new(10, 10)
+        for _ in range(scans):
+            server.serve(texts.new(30, 30))
+    return hit / repeated
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [(PATHS, 320), (STATES, 320), (WINDOWS, 500)])
+def test_chats_that_go_on_outlive_scans(kind: str, tokens: int) -> None:
+    lru, density = (Served(policy, kind, tokens, 24) for policy in ("lru", "density"))
+    assert chats_among_scans(lru) < 0.05
+    assert chats_among_scans(density) > 0.5
+
+
+def test_the_state_behind_a_system_prompt_outlives_those_of_sessions() -> None:
+    hits = {}
+    for policy in ("lru", "density"):
+        server, texts = Served(policy, STATES, 4_000, 24), Texts(3)
+        system = texts.new(40, 40)
+        hits[policy] = 0
+        for _ in range(80):
+            hits[policy] += server.serve(system + texts.new(30, 30), save_at=[40])
+            for _ in range(26):  # more than there are states
+                server.serve(texts.new(20, 20))
+    assert hits["lru"] == 0
+    assert hits["density"] > 0.8 * 80 * 40
+
+
+# -- recency in doubt
+
+
+def by_recency_for_ever(server: Served) -> Served:
+    """It would have hit so much more that nothing makes up for it."""
+    server.policy._shadow.by_recency = 1e30
+    return server
+
+
+@pytest.mark.parametrize("kind", [PATHS, STATES, WINDOWS])
+@pytest.mark.parametrize("seed", range(4))
+def test_while_recency_is_ahead_the_order_is_recencys(kind: str, seed: int) -> None:
+    lru, density = (Served(policy, kind, 400, 30) for policy in ("lru", "density"))
+    by_recency_for_ever(density)
+    for prompt in Texts(seed).traffic(400, changes=True):
+        assert lru.serve(prompt) == density.serve(prompt)
+    assert density.policy._turns.is_ready and density.policy._shadow.is_ahead
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_paths_that_nothing_can_be_resumed_from_go_by_recency(seed: int) -> None:
+    victims = []
+    for policy in ("lru", "density"):
+        draw, grove = Random(seed), Grove([FULL, MAMBA], policy=policy)
+        for at in range(60):
+            text = 2 * chr(100 + at) + "".join(draw.choice("ab") for _ in range(2 * draw.randrange(2, 20)))
+            grove.put(text, [len(text)] if draw.random() < 0.3 else [])
+            if draw.random() < 0.5:
+                grove.match(text)
+        needless = sum(value.stranded for value in evictable(grove.tree))
+        assert needless > 20
+        victims.append([grove.evict(1) for _ in range(needless)])
+    assert victims[0] == victims[1]
+
+
+# -- one budget
+
+
+@pytest.mark.parametrize(("state_blocks", "first"), [(1, "full"), (64, "mamba")])
+def test_in_one_budget_a_value_is_worth_what_it_promises_for_a_block(state_blocks: int, first: str) -> None:
+    """A state of two blocks saves as many tokens as one of many."""
+    budget = BlockBudget(block_count=100_000, page_blocks={"full": 1, "mamba": state_blocks})
+    grove = Grove([FULL, MAMBA], policy="density", budget=budget)
+    for text in ("abcdefghijklmnop", "qrstuvwxyzABCDEF"):
+        grove.put(text, [16])
+        grove.match(text)
+    freed = grove.tree.evict_blocks(1).freed
+    assert next(iter(freed)) == first and ("full" in freed) == (first == "full")
+
+
+# -- decisions
+
+
+@pytest.mark.parametrize("kind", [PATHS, STATES, WINDOWS])
+def test_the_same_requests_are_hit_the_same(kind: str) -> None:
+    """Also where misses are not explained, so that nothing of what was evicted is remembered for that."""
+    servers = [
+        Served("density", kind, 400, 20),
+        Served("density", kind, 400, 20),
+        Served("density", kind, 400, 20, ghost_bytes=0),
+    ]
+    hits = [[server.serve(prompt) for prompt in Texts(7).traffic(400, changes=True)] for server in servers]
+    assert hits[0] == hits[1] == hits[2]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    limits = {
+        "remembered_turns": 7,
+        "remembered_places": 3,
+        "revise_every": 2,
+        "listed_places": 2,
+        "listed_saves": 2,
+        "listed_uses": 2,
+    }
+    server, texts = Served("density", STATES, 800, 40, **limits), Texts(1)
+    trunk = texts.new(60, 60)
+    for _ in range(200):
+        cut = texts.draw.randrange(1, 19)
+        server.serve(trunk[:cut] + texts.new(40, 40), save_at=(cut, cut + 5, cut + 10, cut + 20))
+    assert server.cache.tree.check() == []
+    lines = [node.line for node in server.cache.tree.state.nodes if node.line is not None]
+    sessions = [session_of(line) for line in lines]
+    assert max(len(session.places or ()) for session in sessions) == 2
+    assert max(len(session.saves or ()) for session in sessions) == 2
+    assert max(len(session.stairs) for session in sessions) == 4
+
+
+def words(tree: UnifiedTree) -> str:
+    """What would be said of the values that may go."""
+    policy = tree.state.policy
+    needed = [value for value in evictable(tree) if not (value.spare or value.stranded)]
+    return "\n".join(sorted({policy.explain(value.rank, value.second_rank, tree.state.clock) for value in needed}))
+
+
+def test_why_a_value_went_is_said_in_words() -> None:
+    server, texts = Served("density", STATES, 40_000, 800), Texts(8)
+    system = texts.new(10, 10)
+    server.serve(system + texts.new(60, 60))
+    said = words(server.cache.tree)
+    assert "of a session, last used 0 ticks ago" in said
+    assert "about 64 tokens to compute without it; what promises the fewest hits for its room and time goes first" in said
+    for _ in range(2 * FIRST_LEARNED):
+        server.serve(system + texts.new(60, 60), save_at=[10])
+    said = words(server.cache.tree)
+    assert re.search("of a session of a kind that goes on [0-9]+% of the time, last used ", said)
+    assert re.search("where requests fork off, about every [0-9]+ ticks, last used ", said)
+
+
+def test_what_was_superseded_is_said_to_be() -> None:
+    grove = Grove([FULL, WINDOW], policy="density")
+    first = grove.put("abcdefgh").boundary
+    grove.tree.supersede(first, WINDOW.name, 100)
+    assert "never used, or superseded, last used " in words(grove.tree)
+    assert grove.evict(1, WINDOW.name)
+    [eviction, *_] = grove.tree.explain(key("abcdefghij")).reasons
+    assert "never used, or superseded" in eviction
