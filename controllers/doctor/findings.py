@@ -215,7 +215,7 @@ def _short(figures: Figures, pool: PoolFigures, tokens: int, short_by: Sequence[
         size = f"{pool.used:,} pages now, of memory that all pools share"
     what = f"{what} ({size}, {pool.victims:,} evictions)."
     if pool.last_reason:
-        what += f" The last one: {pool.last_reason}."
+        what += f" The last one: {pool.last_reason.partition(';')[0]}."
     return _finding(figures, tokens, what, _more(figures, pool, tokens, short_by) + _crowded(figures, pool))
 
 
