@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 if TYPE_CHECKING:
     from unified_tree.node import Node, Value
     from unified_tree.order import Order
-    from unified_tree.policies import Standard
+    from unified_tree.standard_policy import Standard
     from unified_tree.tree_view import TreeView
 
 Rank: TypeAlias = float | tuple[float, float]

@@ -14,7 +14,8 @@ from unified_tree.errors import PageError
 from unified_tree.node import PAGE_ID_BYTES, Value
 from unified_tree.order import Order
 from unified_tree.page_set import MAX_PAGES, PageSet
-from unified_tree.policies import Guarded, Standard
+from unified_tree.policies import Guarded
+from unified_tree.standard_policy import Standard
 from unified_tree.urgency import COPIED, NEEDED, SPARE, STRANDED
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from unified_tree.block_budget import BlockBudget
     from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.ghosts import Eviction
-    from unified_tree.policies import Standard
     from unified_tree.settings import TreeSettings
+    from unified_tree.standard_policy import Standard
 
 FOLLOWED_BYTES: Final = 64 << 20
 """The memory of evictions for a policy that follows texts, where `ghost_bytes` is 0."""

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.miss import Miss
-    from unified_tree.policies import Standard
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, InsertResult, Match, Receipt
+    from unified_tree.standard_policy import Standard
     from unified_tree.tree_view import TreeView
 
 EVERYTHING = 1 << 62

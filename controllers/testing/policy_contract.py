@@ -22,7 +22,8 @@ from unified_tree import (
 from unified_tree.controllers.testing.checks import LIMIT_S, BrokenClauseError, Check, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.clause_threads import described
 from unified_tree.controllers.testing.letter_tree import LetterTree
-from unified_tree.policies import EVENTS, Standard, overrides, policy_factory
+from unified_tree.policies import EVENTS, overrides, policy_factory
+from unified_tree.standard_policy import Standard
 
 if TYPE_CHECKING:
     from unified_tree.eviction_policy import Rank
