@@ -220,7 +220,7 @@ def test_any_number_of_turns_can_be_learned_from(count: int) -> None:
 
 
 def test_only_the_last_turns_are_remembered() -> None:
-    first, last = [(2, 100)] * 500, [(40, 100)] * 64
+    last: Waits = [(40, 100)] * 64
     survival = Survival(64)
     old = [Turn(at, 0, 100, None) for at in range(500)]
     for turn in old:
@@ -233,7 +233,7 @@ def test_only_the_last_turns_are_remembered() -> None:
     for turn in old:  # their slots are others'
         survival.answered(turn, 1)
         survival.judge(turn)
-    assert first and known(learn(survival, 10_000)) == known(learned(last, 10_000))
+    assert known(learn(survival, 10_000)) == known(learned(last, 10_000))
 
 
 def test_a_turn_that_has_changed_is_judged_anew() -> None:
