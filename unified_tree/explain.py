@@ -36,6 +36,8 @@ REASONS: Final = (
     "evicted so long ago that only its beginning is remembered",
 )
 """By the code of the cause."""
+LONGEST_REASON: Final = 400
+"""Characters of what a policy says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,7 @@ def why_evicted(state: TreeState, eviction: Eviction) -> str:
         return "nothing could be resumed from by it"
     if eviction.urgency == SPARE:
         return "only a branch in the middle of a prompt would have needed it"
-    return printable(state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock))
+    return printable(state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock), LONGEST_REASON)
 
 
 def last_reason(state: TreeState, component: int, tier: Tier) -> str:
@@ -188,7 +190,8 @@ def standing_of(state: TreeState, value: Value) -> str:
         of = f" of namespace '{printable(root)}'" if root else ""
         age = state.clock - first.touched
         place = f"before it goes [{first.node.start}, {first.node.end}){of}, last used {age:,} ticks ago"
-    return f"{what}: {printable(state.policy.explain(value.rank, value.second_rank, state.clock))}; {place}"
+    why = printable(state.policy.explain(value.rank, value.second_rank, state.clock), LONGEST_REASON)
+    return f"{what}: {why}; {place}"
 
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:
