@@ -203,11 +203,12 @@ class HitDensity(Standard):
 
     def next_victim(self, order: Order, first: Value) -> Value:
         queues = self._queues_of(first)
+        found = queues.least(order)
         for _ in range(SETTLED_ANEW):
-            found = queues.least(order)
             if found is None or self._is_path[found.component] or self._queue(found) == i64(found.rank):
                 break
             self._view.reorder(found)
+            found = queues.least(order)
         return first if found is None else found
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:

@@ -123,6 +123,7 @@ class RecencyShadow:
         texts: tokens of text; `boundaries`: windows and states, one each, or the same ring.
         is_ahead: whether recency would have hit more, and decides.
         lost_boundaries: of one budget, whether a window or a state that was needed was ever lost.
+        by_recency: tokens that recency would have hit, of all that came.
         lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
     """
 
@@ -133,6 +134,7 @@ class RecencyShadow:
         self.boundaries = Ring(2 * settings.remembered_turns)
         self._boundary_amount: i64 = 1
         self.is_ahead = self.lost_boundaries = False
+        self.by_recency = 0
         self.lead = self.came = 0.0
         self._arrivals = 0
         self._wait = FIRST_WAIT
@@ -154,6 +156,7 @@ class RecencyShadow:
             if hit > would:  # recency has computed it anew, and saved it again
                 self._saved(session_of(line.owner(hit)), hit)
         self._arrivals += 1
+        self.by_recency += would
         self._compare(length, hit - would)
         if self._arrivals % FADES == 0:
             self.lead /= 2
@@ -167,6 +170,7 @@ class RecencyShadow:
         missed = 0
         if text > start:
             missed = max(0, self._resumable(line, text) - start) if self._boundaries_count else text - start
+        self.by_recency += missed
         self._compare(end - start, -missed)
         return use
 
