@@ -82,7 +82,7 @@ class no_earlier(HitDensity):
 
 
 class no_shadow(HitDensity):
-    """What is learned is never compared with recency."""
+    """The learned order is never compared with recency."""
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
@@ -97,7 +97,7 @@ class no_settling(HitDensity):
 
 
 class no_rise(HitDensity):
-    """What waits longer is never worth more."""
+    """A value is never worth more for waiting longer."""
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)

@@ -102,10 +102,8 @@ class HitDensity(Standard):
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
         self._reach = [max(1, each.coverage.window_tokens or 1) - 1 for each in components]
-        self._counts, self._resumed = (
-            [LAST_RESUMED, 1.0],
-            [1.0, 1.0],
-        )  # how often which window or state of a session was resumed from
+        # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
+        self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._mean_pages = [
             max(1.0, float(-(-(each.coverage.window_tokens or 1) // view.page_size))) for each in components
         ]  # of a window or a state, as they are saved

@@ -123,8 +123,8 @@ class Insertion:
         """Whether a window page that a repeat needs ends a node above from which no boundary at a node's end needs any page.
 
         That is the first of the pages kept, which the key's end itself does without. It goes first unless a node ends where the
-        repeat resumes. Policies that follow texts do not know what that node's windows serve, and get none: they would take the
-        end of an outdated prompt for more than the end of its answer. Cost: O(nodes of the windows).
+        repeat resumes. Not under policies that follow texts: where long answers outdate prompts, such a node loses hits, and it
+        is not known why. Cost: O(nodes of the windows).
         """
         plan = self._plan
         if plan.resumed in (plan.end, deepest.start) or self._state.listener is not None:

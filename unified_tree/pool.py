@@ -177,6 +177,12 @@ class Pool:
             return None
         return first if first.urgency <= SPARE else self._policy.next_victim(self.order, first)
 
+    def next_by_rank(self) -> Value | None:
+        """The value that goes next; None if there is none, or if the policy chooses. Changes nothing. Cost: O(1)."""
+        first = self.order.first
+        chooses = self._policy.chooses
+        return first if isinstance(first, Value) and (first.urgency <= SPARE or not chooses) else None
+
 
 class PageLedger:
     """Which pages of a pool the tree owns; grows on demand if the pool's size was not given."""

@@ -29,7 +29,6 @@ FADES: Final = 512
 """What came before so many of the last requests counts half."""
 FIRST_WAIT: Final = 64
 """For so many requests recency decides after a trial, and twice as many after each further one that brought nothing."""
-
 TRIED_AGAIN: Final = 0.5
 """A further trial begins with this share of that loss."""
 
@@ -151,7 +150,7 @@ class RecencyShadow:
         """
         text = self._used(line, length, self.texts.use(), 0)
         would = min(text, hit)
-        if self._boundaries_count:
+        if self._counts_boundaries:
             would = self._resumable(line, text)
             if hit > would:  # recency has computed it anew, and saved it again
                 self._saved(session_of(line.owner(hit)), hit)
@@ -169,7 +168,7 @@ class RecencyShadow:
         text = self._used(line, end, use, 0)
         missed = 0
         if text > start:
-            missed = max(0, self._resumable(line, text) - start) if self._boundaries_count else text - start
+            missed = max(0, self._resumable(line, text) - start) if self._counts_boundaries else text - start
         self.by_recency += missed
         self._compare(end - start, -missed)
         return use
@@ -188,7 +187,8 @@ class RecencyShadow:
                 self.boundaries.take(use, self._boundary_amount)
 
     @property
-    def _boundaries_count(self) -> bool:
+    def _counts_boundaries(self) -> bool:
+        """Whether recency may have lost windows or states."""
         return self._is_gated and self.boundaries.is_bounded and (self.lost_boundaries or self._boundary_amount == 1)
 
     def _compare(self, came: int, lead: int) -> None:

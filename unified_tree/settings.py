@@ -29,7 +29,7 @@ class TreeSettings:
             namespaces have; 0 for none, and then no causes of misses. A policy that recognises by it who comes back has
             the default then.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
-        remembered_turns: from how many of the last requests the `density` policy learns, some 600 bytes each.
+        remembered_turns: from how many of the last requests the `density` policy learns, some 500 bytes each.
         remembered_places: likewise from how many uses of places where requests fork off.
         revise_every: after so many requests the `density` policy learns anew, and before that after every 64.
         listed_places: how many places of one text are known where requests fork off; the one unused for longest is forgotten.

@@ -168,7 +168,7 @@ class Life:
 
 
 def _known(session: object) -> object:
-    """What a policy knows of a text."""
+    """The policy's state of a line."""
     if not isinstance(session, Session):
         return None
     turn, places = session.turn, session.places or {}

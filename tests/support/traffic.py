@@ -49,13 +49,13 @@ class Served:
 
     @property
     def policy(self) -> HitDensity:
-        """What is learned."""
+        """The tree's policy."""
         policy = self.cache.tree.state.policy
         assert isinstance(policy, HitDensity)
         return policy
 
     def session(self, tokens: Sequence[int]) -> Session:
-        """What is known of the line that has a text."""
+        """The session of the line that has a text."""
         node = self.cache.tree.state.nodes.get(self.cache.tree.match_prefix(Key(tokens), touch=False).known.node)
         assert node is not None and node.line is not None
         latest(node.line)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 from grove import Grove, key
 from kinds import FULL, MAMBA, OWN_DRAFT, swa
 
 from unified_tree import Explanation, Key, Tier
+from unified_tree.hit_density import HitDensity
 
 
 def losses(explanation: Explanation) -> list[tuple[str, Tier | None, int, int]]:
@@ -113,3 +115,20 @@ def test_explain_changes_nothing() -> None:
     grove.put("cd")
     grove.tree.explain(key("ab"))
     assert grove.evict(1) == {"full": [100]}, "still the least recently used"
+
+
+def test_explain_leaves_what_the_default_policy_evicts_as_it_was() -> None:
+    """It asked the policy for its next victim, which notes what it finds, so a rank that explained evicted other values."""
+    groves = [Grove([FULL, MAMBA], policy="density") for _ in range(2)]
+    texts = ["".join(letters) for letters in product("abc", "defg", "hijk", "lmno")]
+    victims: list[list[object]] = [[], []]
+    for text in texts:
+        for grove, seen, explains in zip(groves, victims, (False, True), strict=True):
+            grove.put(text, [len(text)])
+            for asked in texts[:40] if explains else ():
+                grove.tree.explain(key(asked))
+            seen.append(grove.evict(2, "mamba"))
+            policy = grove.tree.state.policy
+            assert isinstance(policy, HitDensity)
+            seen.append([queues._turn for queues in policy._queues])
+    assert victims[0] == victims[1]

@@ -287,7 +287,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def words(tree: UnifiedTree) -> str:
-    """What would be said of the values that may go."""
+    """The reason of each evictable value."""
     policy = tree.state.policy
     needed = [value for value in evictable(tree) if not (value.spare or value.stranded)]
     return "\n".join(sorted({policy.explain(value.rank, value.second_rank, tree.state.clock) for value in needed}))

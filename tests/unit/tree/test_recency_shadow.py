@@ -1,4 +1,4 @@
-"""What recency would hold: `Ring` beside a naive model, and the shadow beside a real cache that evicts by recency."""
+"""`Ring` against a naive model, and `RecencyShadow` against a real cache under `lru`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unified_tree.recency_shadow import FIRST_WAIT, RecencyShadow, Ring
 
 
 class NaiveRing:
-    """What is left of each use, the oldest first; the oldest is evicted first, a part at a time."""
+    """A naive ring: the amount left of each use, the oldest first; the oldest is evicted first, a part at a time."""
 
     def __init__(self, size: int) -> None:
         self.size, self.room, self.uses, self.left = size, 1 << 62, 0, dict[int, int]()
@@ -108,7 +108,7 @@ def shadow_of(room: int, *, boundaries: int | None = None) -> RecencyShadow:
 
 
 def asked(shadow: RecencyShadow, line: Line, length: int, hit: int | None = None) -> int:
-    """What recency hits of a request for so much of a text; all of it is known and hit where nothing else is said."""
+    """The tokens that recency hits of a request for so much of a text; without `hit` all of it is known and hit."""
     before = shadow.by_recency
     shadow.arrived(line, length, length if hit is None else hit)
     return int(shadow.by_recency - before)

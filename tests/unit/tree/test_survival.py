@@ -39,7 +39,7 @@ def learn(survival: Survival, now: int) -> Survival:
 
 
 def learned(waits: Waits, now: int | None = None) -> Survival:
-    """What is learned when all that will ever be answered was."""
+    """Learn after the last answer has come."""
     now = len(waits) + LONG_AGO if now is None else now
     return learn(entered(waits, now), now)
 
