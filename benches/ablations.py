@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from benches.machine import core
-from unified_tree.hit_density import EARLIER, KIND_SHIFT, SESSION, WEIGHT_MASK, HitDensity
+from unified_tree.hit_density import EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, HitDensity
 from unified_tree.recency_shadow import RecencyShadow
 from unified_tree.survival import Survival
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from unified_tree import TreeView
     from unified_tree.line import Line
-    from unified_tree.node import Value
+    from unified_tree.node import Node, Value
     from unified_tree.order import Order
     from unified_tree.turns import Place, Turn
 
@@ -81,12 +81,28 @@ class no_earlier(HitDensity):
         return queue - ((EARLIER - SESSION) << KIND_SHIFT) if queue >> KIND_SHIFT == EARLIER else queue
 
 
+class no_last_again(HitDensity):
+    """Where a session's last window or state went, the one before is not the last again."""
+
+    def _lost_boundary(self, node: Node) -> None:
+        pass
+
+
+class no_counts(HitDensity):
+    """It is not counted how often sessions go on from their last window or state, and from an earlier one."""
+
+    def _go_on(self, before: Turn, length: int) -> Turn:
+        turn = super()._go_on(before, length)
+        self._resumed = [1.0, 1.0 / LAST_RESUMED]
+        return turn
+
+
 class no_shadow(HitDensity):
     """The learned order is never compared with recency."""
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._shadow = Unseen(view.settings, is_gated=self._is_gated)
+        self._shadow = Unseen(view.settings, [view.components[i].coverage.window_tokens or 1 for i in self._gates])
 
 
 class no_settling(HitDensity):

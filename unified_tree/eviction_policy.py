@@ -70,6 +70,12 @@ class EvictionPolicy(ABC):
         """
         return first
 
+    def likely_victim(self, order: Order, first: Value) -> Value | None:  # noqa: ARG002
+        """The value that `next_victim` would choose now, for `explain`, which may ask at any time: notes nothing. None, as by
+        default, if it cannot be said.
+        """
+        return None
+
     def standing(self, value: Value) -> Rank:
         """How an evictable value compares now with those of other pools that share a budget; the smallest goes first."""
         return value.rank, value.second_rank

@@ -172,9 +172,7 @@ def last_reason(state: TreeState, component: int, tier: Tier) -> str:
 
 
 def standing_of(state: TreeState, value: Value) -> str:
-    """Where a value stands among the victims of its pool, and what goes next there, in words. Asks no policy to choose, since
-    that may change what a policy has noted.
-    """
+    """Where a value stands among the victims of its pool, and what goes next there, in words."""
     node, pool = value.node, state.pools(value.tier)[value.component]
     what = f"{pool.component.name} on {pool.tier.name.lower()} [{node.start}, {node.end})"
     if value.locks:
@@ -185,8 +183,8 @@ def standing_of(state: TreeState, value: Value) -> str:
         return f"{what}: goes before all that is needed: nothing can be resumed from by it"
     if value.urgency == SPARE:
         return f"{what}: goes before all that is needed: only a branch in the middle of a prompt would need it"
-    first = pool.next_by_rank()
-    place = "it goes next" if first is value else "its policy chooses which goes next"
+    first = pool.likely_victim()
+    place = "it goes next" if first is value else "its policy does not say what goes next"
     if first is not None and first is not value and first.node.root is not None:
         root = first.node.root.name[0]
         of = f" of namespace '{printable(root)}'" if root else ""

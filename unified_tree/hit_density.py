@@ -1,8 +1,8 @@
 """The default policy, `density`: what promises the fewest hits for its room and time goes first.
 
-A value is worth the rate at which its session goes on (`Survival`), or at which its place is used (`Places`), whichever is
-more, times the tokens that its loss costs (`tokens_lost`): for a state or a window those back to the boundary before, for a
-token of path itself.
+A value is worth the rate at which its session goes on (`Survival`), or its place is used (`rate_of_place`), whichever is more,
+times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
+before (`tokens_lost`), of a token of path itself.
 
 Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
 would hit more, they do so again.
@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.node import Tier, Value
-from unified_tree.places import OCTAVES, Places
 from unified_tree.queues import Queues
-from unified_tree.recency_shadow import RecencyShadow
+from unified_tree.recency_shadow import RecencyShadow, Ring
 from unified_tree.standard_policy import Standard, last_used
 from unified_tree.survival import Survival
-from unified_tree.turns import Place, Session, Turn, latest, session_of
-from unified_tree.urgency import NEEDED, SPARE, URGENCIES
+from unified_tree.turns import Place, Session, Turn, latest, rate_of_place, session_of
+from unified_tree.urgency import SPARE, URGENCIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +41,12 @@ EARLY_SLICES: Final = 4
 LEARNED: Final = object()
 LAST_RESUMED: Final = 4.0
 """Before anything is known a session's last window or state is resumed from so many times as often as an earlier one."""
-COUNTED_AGES: Final = 64.0
-"""Of about so many values that went, the age at which they did is noted."""
 SETTLED_ANEW: Final = 4
 """So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
-ROOM_EVERY: Final = 32
-"""After so many ticks it is looked again for how much there is room."""
+COUNTED_AGES: Final = 64.0
+"""Of about so many values that went, the age at which they did is noted."""
+USES_OCTAVES: Final = 16
+"""Of a place's uses; the last one has the rest."""
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 
@@ -64,15 +63,15 @@ KINDS: Final = (
     "of a session that has a later one",
     "where requests fork off",
 )
-WEIGHT_BITS: Final = 5
+WEIGHT_BITS: Final = 6
 GAP_BITS: Final = 6
 KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
-"""A queue's number has the octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then its
-kind."""
+"""A queue's number has the half octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then
+its kind."""
 WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
 GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
-WEIGHTS: Final[list[float]] = [2.0**i for i in range(1 << WEIGHT_BITS)]
+WEIGHTS: Final[list[float]] = [2.0 ** (i / 2) for i in range(1 << WEIGHT_BITS)]
 GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
 
 
@@ -91,24 +90,21 @@ class HitDensity(Standard):
         super().__init__(view)
         settings, components = view.settings, view.components
         self._is_path = [each.coverage.is_path for each in components]
-        self._is_gated = any(not each.coverage.is_path and each.required for each in components)
+        self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
         self._turns = Survival(settings.remembered_turns)
-        self._places = Places(settings.remembered_places)
-        self._shadow = RecencyShadow(settings, is_gated=self._is_gated)
+        self._shadow = RecencyShadow(settings, [components[i].coverage.window_tokens or 1 for i in self._gates])
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
         self._by_recency = True
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
-        self._reach = [max(1, each.coverage.window_tokens or 1) - 1 for each in components]
+        self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
-        self._mean_pages = [
-            max(1.0, float(-(-(each.coverage.window_tokens or 1) // view.page_size))) for each in components
-        ]  # of a window or a state, as they are saved
         self._has_budget = False  # that all pools share
-        self._room_at = [-ROOM_EVERY, -ROOM_EVERY]  # when it was looked for room for texts, and for windows and states
+        self._rings: list[Ring | None] = [None] * len(components)  # of windows and states in the shadow
+        self._note_rings()
 
     @property
     def now(self) -> int:
@@ -130,20 +126,21 @@ class HitDensity(Standard):
             return UNUSED
         weight: i64 = 0
         if not self._is_path[value.component]:
-            weight = min(WEIGHT_MASK, i64(log2(max(1.0, self._view.tokens_lost(value))) + 0.5))
+            window = self._window[value.component]
+            weight = min(WEIGHT_MASK, i64(2 * log2(max(1.0, self._view.tokens_lost(value) / window)) + 0.5))
         line = value.node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return UNTOLD << KIND_SHIFT | weight
         kind = SESSION
-        if weight and value.node.end + self._reach[value.component] < turn.saved_to:
+        if not self._is_path[value.component] and value.node.end + self._window[value.component] <= turn.saved_to:
             kind = EARLIER
         queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
         places = session_of(line).places
         place = None if places is None else places.get(value.node.end)
         if place is not None:
             gap: i64 = min(GAP_MASK, i64(2 * log2((place.last - place.first) / max(1, place.uses - 1) + 1.0) + 0.5))
-            uses: i64 = min(OCTAVES - 1, place.uses.bit_length())
+            uses: i64 = min(USES_OCTAVES - 1, place.uses.bit_length())
             other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
             pool = self._pool_of(value)
             old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
@@ -173,8 +170,13 @@ class HitDensity(Standard):
             worth = weight * self._turns.worth(what, age)
             return worth * self._resumed[1 if kind == EARLIER else 0]
         octave = what >> GAP_BITS
-        uses = 1.0 if octave <= 1 else 0.75 * WEIGHTS[octave]
-        return weight * self._places.worth(octave, uses, uses * GAPS[what & GAP_MASK], age, usual)
+        uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
+        return weight * rate_of_place(uses, uses * GAPS[what & GAP_MASK], float(age), usual)
+
+    def falls(self, queue: i64) -> bool:
+        """Whether of a queue's values the one used last is worth most."""
+        kind = queue >> KIND_SHIFT
+        return self._by_recency or kind < SESSION or kind == PLACE or self._turns.falls(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after."""
@@ -187,12 +189,13 @@ class HitDensity(Standard):
         """By what a block promises; by recency where that decides."""
         if self._by_recency:
             return (float(value.touched), 0.0)
-        pages = 1.0 / self._view.page_size if self._is_path[value.component] else self._mean_pages[value.component]
-        blocks = pages * max(1, self._view.page_blocks(value.component, value.tier))
-        return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / blocks, value.second_rank)
+        component = value.component
+        is_state = not self._is_path[component] and self._view.components[component].coverage.window_tokens is None
+        room = max(1, self._view.page_blocks(component, value.tier)) * (self._view.page_size if is_state else 1)
+        return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
 
     def placed(self, value: Value) -> None:
-        if value.urgency <= SPARE or not value.touched:
+        if not value.touched or (value.spare and self._window[value.component] == 1):
             line = value.node.line
             if line is not None and value.tier is Tier.DEVICE and not self._is_path[value.component]:
                 self._shadow.unsaved(line, value.node.end)
@@ -209,16 +212,19 @@ class HitDensity(Standard):
             found = queues.least(order)
         return first if found is None else found
 
+    def likely_victim(self, order: Order, first: Value) -> Value | None:
+        return self._queues_of(first).likely(order)
+
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         queue = int(rank)
-        kind, what, cost = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, 1 << (queue & WEIGHT_MASK)
+        kind, what, cost = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, round(WEIGHTS[queue & WEIGHT_MASK])
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
             said += f" of a kind that goes on {self._turns.shares[what]:.0%} of the time"
         elif kind == PLACE:
             gap = GAPS[what & GAP_MASK]
             said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
-        lost = "" if cost == 1 else f", about {cost:,} tokens to compute without it"
+        lost = "" if cost == 1 else f", about {cost:,} tokens to compute for each token or state that goes"
         return f"{said}, {last_used(second_rank, now)}{lost}; what promises the fewest hits for its room and time goes first"
 
     def _pool_of(self, value: Value) -> int:
@@ -229,28 +235,38 @@ class HitDensity(Standard):
 
     # -- what happens
 
-    def went(self, value: Value, is_whole: bool) -> None:  # noqa: ARG002
+    def went(self, value: Value, is_whole: bool) -> None:
         if value.urgency > SPARE and value.touched:
             pool = self._pool_of(value)
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
         if value.copied:
             return
-        is_path = self._is_path[value.component]
-        if not is_path:
+        if value.urgency > SPARE:
+            self._cut_shadow(value, is_whole=is_whole)
+        if not self._is_path[value.component]:
             self._lost_boundary(value.node)
+
+    def _cut_shadow(self, value: Value, *, is_whole: bool) -> None:
+        """A value goes for want of room: recency holds no more of its kind than the tree does without it, on the tier that
+        holds more. It says nothing if it goes from the device while the host has room. Cost: O(components).
+        """
+        i, view = value.component, self._view
+        ring = self._shadow.texts if self._is_path[i] else self._rings[i]
+        if ring is None:
+            return
+        held, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
+        going = value.page_count if is_whole else 0
         if self._has_budget:
-            if self.now - self._room_at[0] >= ROOM_EVERY and value.urgency > SPARE:
-                self._room_at[0] = self.now
-                self._shadow.lost_boundaries |= not is_path
-                self._shadow.texts.has_room_for(self._view.budget_tokens())
-        elif is_path and self.now - self._room_at[0] >= ROOM_EVERY:
-            self._room_at[0] = self.now
-            self._shadow.texts.has_room_for(self._view.path_tokens())
-        elif not is_path and value.urgency == NEEDED and self.now - self._room_at[1] >= ROOM_EVERY:
-            self._room_at[1] = self.now
-            room = self._view.boundary_count(self._mean_pages)
-            boundaries = self._shadow.boundaries
-            boundaries.has_room_for(max(room, int(boundaries.room)) if boundaries.is_bounded else room)
+            held, on_host = view.held_blocks(Tier.DEVICE), view.held_blocks(Tier.HOST)
+            going *= view.page_blocks(i, value.tier)
+        if value.tier is Tier.DEVICE:
+            if on_host:
+                return
+            held -= going
+        else:
+            held = max(held, on_host - going)
+        is_state = self._window[i] == 1 and not self._is_path[i]
+        ring.cut(held if is_state and not self._has_budget else held * view.page_size)
 
     def _lost_boundary(self, node: Node) -> None:
         """A window or a state goes: if that was the session's last one, the one before is the last again."""
@@ -268,12 +284,13 @@ class HitDensity(Standard):
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return None
-        self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._is_gated else length)
+        use, accounted = self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._gates else length)
         self._note_mode()
         if not turn.is_gone_on_from(length):
             return self._fork(line, length)
         if not turn.is_open:  # else it tries again
-            self._go_on(turn, length)
+            turn = self._go_on(turn, length)
+        turn.use, turn.accounted = use, accounted
         return None
 
     def _note_mode(self) -> None:
@@ -304,7 +321,8 @@ class HitDensity(Standard):
             session_of(line).turn = turn
         elif not turn.is_open and start < turn.end:  # evicted text comes back
             turn = self._go_on(turn, start)
-        turn.use = self._shadow.grew(line, start, node.end, turn.use)
+        accounted = turn.accounted if turn.use >= 0 else start
+        turn.use, turn.accounted = self._shadow.grew(line, start, node.end, turn.use, accounted)
         self._note_mode()
         self._went_on(turn, node.end)
 
@@ -321,12 +339,6 @@ class HitDensity(Standard):
         turn = latest(line)
         if turn is not None:
             turn.saved_to = max(turn.saved_to, node.end)
-        for i, is_path in enumerate(self._is_path):
-            value = None if is_path else node.device[i]
-            if value is not None:
-                self._mean_pages[i] += (value.page_count - self._mean_pages[i]) / COUNTED_AGES
-        if self._has_budget:
-            self._note_budget()
 
     def _went_on(self, turn: Turn, end: int) -> None:
         turn.went_on(end, self.now)
@@ -361,10 +373,7 @@ class HitDensity(Standard):
                 del places[next(iter(places))]
             place = Place(self.now)
         places[length] = place
-        if place.is_open:  # it tries again
-            place.is_open = False
-        else:
-            self._places.used(place, self.now)
+        place.used(self.now)
         return place
 
     def _begin(self, turn: Turn) -> Turn:
@@ -381,21 +390,23 @@ class HitDensity(Standard):
         return turn
 
     def _note_budget(self) -> None:
-        """What a token and a boundary take of a budget that all pools of the device share, if they do. Cost: O(components)."""
-        of_token = of_boundary = 0.0
-        for i, is_path in enumerate(self._is_path):
-            of_page = self._view.page_blocks(i, Tier.DEVICE)
-            if is_path:
-                of_token += of_page / self._view.page_size
-            elif self._view.components[i].required:
-                of_boundary += of_page * self._mean_pages[i]
+        """What a token takes of a budget that all pools of the device share, if they do. Cost: O(components)."""
+        page_size = self._view.page_size
+        of_page = [self._view.page_blocks(i, Tier.DEVICE) for i in range(len(self._is_path))]
+        of_token = sum([blocks for blocks, is_path in zip(of_page, self._is_path, strict=True) if is_path])
         self._has_budget = of_token > 0
         if self._has_budget:
-            self._shadow.share(max(1, int(of_boundary / of_token)))
+            windows = [self._view.components[i].coverage.window_tokens for i in self._gates]
+            weights = [of_page[i] if window else of_page[i] * page_size for i, window in zip(self._gates, windows, strict=True)]
+            self._shadow.share(of_token, weights)
+            self._note_rings()
+
+    def _note_rings(self) -> None:
+        for i, gate in zip(self._gates, self._shadow.gates, strict=True):
+            self._rings[i] = gate.ring
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
-        yield from self._places.learn(self.now, max(self._usual_ages))
         yield from self._turns.learn(self.now)
         self._note_mode()
         self.rankings += 1

@@ -156,7 +156,7 @@ class Guarded(Standard):
         self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
         self.follows_texts = bool(getattr(policy, "follows_texts", False))
         self._events: dict[str, Any] = {}
-        for name in (*EVENTS, "next_victim", "standing", "explain"):
+        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain"):
             if overrides(policy, name):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
@@ -204,6 +204,12 @@ class Guarded(Standard):
             return chosen
         self._failed(f"{chosen!r} cannot be the next victim")
         return first
+
+    def likely_victim(self, order: Order, first: Value) -> Value | None:
+        if not self.chooses:
+            return first
+        said: object = self._tell("likely_victim", order, first)
+        return said if isinstance(said, Value) and same_pool(said, first) else None
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         said: object = self._tell("explain", rank, second_rank, now)

@@ -177,11 +177,14 @@ class Pool:
             return None
         return first if first.urgency <= SPARE else self._policy.next_victim(self.order, first)
 
-    def next_by_rank(self) -> Value | None:
-        """The value that goes next; None if there is none, or if the policy chooses. Changes nothing. Cost: O(1)."""
+    def likely_victim(self) -> Value | None:
+        """The value that would go next; None if there is none, or the policy cannot say it. Changes nothing. Cost: that of the
+        policy's answer; O(1) for the smallest rank.
+        """
         first = self.order.first
-        chooses = self._policy.chooses
-        return first if isinstance(first, Value) and (first.urgency <= SPARE or not chooses) else None
+        if not isinstance(first, Value):
+            return None
+        return first if first.urgency <= SPARE else self._policy.likely_victim(self.order, first)
 
 
 class PageLedger:

@@ -35,17 +35,18 @@ class Queue:
     Attributes:
         number: see `HitDensity.rank`.
         place: where it stands in the list of all.
-        worth: of the value that is worth least.
+        worth: of the value that is worth least. since: when that was used last.
         depth: its `Ranked.depth`; of two values worth the same the one of the smaller depth goes first, as in an order.
     """
 
-    __slots__ = ("depth", "number", "place", "worth")
+    __slots__ = ("depth", "number", "place", "since", "worth")
 
-    def __init__(self, number: int, place: int, worth: float, depth: i64) -> None:
+    def __init__(self, number: int, place: int) -> None:
         self.number = number
         self.place = place
-        self.worth = worth
-        self.depth: i64 = depth
+        self.worth = inf
+        self.since: i64 = 0
+        self.depth: i64 = 0
 
 
 class Queues:
@@ -74,13 +75,13 @@ class Queues:
         if number == self._last_number and since == self._last_since and now == self._last_now and depth >= self._last_depth:
             return  # as the one before it, of the same request: learning is done before the first value of a tick is placed
         self._last_number, self._last_since, self._last_now, self._last_depth = number, since, now, depth
-        worth = self._policy.worth(self._pool, number, since)
         queue = self._by_number.get(number)
         if queue is None:
-            queue = self._by_number[number] = Queue(number, len(self._queues), worth, depth)
+            queue = self._by_number[number] = Queue(number, len(self._queues))
             self._queues.append(queue)
-        elif worth < queue.worth or (worth == queue.worth and depth < queue.depth):
-            queue.worth, queue.depth = worth, depth
+        elif since > queue.since and self._policy.falls(number):
+            return
+        self._note(queue, self._policy.worth(self._pool, number, since), since, depth)
 
     def least(self, order: Order) -> Value | None:
         """The value that is worth least, as far as is noted; None if there is none.
@@ -109,6 +110,21 @@ class Queues:
                 return found
         return None
 
+    def likely(self, order: Order) -> Value | None:
+        """As `least`, from all that is known now; notes nothing. Cost: O(queues log n)."""
+        others = Queues(self._policy, self._pool, self._urgency)
+        others._queues = [Queue(queue.number, queue.place) for queue in self._queues]
+        others._by_number = {queue.number: queue for queue in others._queues}
+        others._rankings = -1
+        return others.least(order)
+
+    def _note(self, queue: Queue, worth: float, since: i64, depth: i64) -> bool:
+        """Whether a value is worth less than the one that is noted; then it is noted."""
+        is_less = worth < queue.worth or (worth == queue.worth and depth < queue.depth)
+        if is_less:
+            queue.worth, queue.since, queue.depth = worth, since, depth
+        return is_less
+
     def _look_at(self, queue: Queue, order: Order) -> Value | None:
         """Note what the least of a queue is worth, and return it; None if the queue was empty, and is forgotten."""
         urgency, number = self._urgency, queue.number
@@ -122,13 +138,13 @@ class Queues:
                 last.place = queue.place
             return None
         found = oldest
-        queue.depth = oldest.depth
-        queue.worth = self._policy.worth(self._pool, number, i64(oldest.second_rank))
-        if newest is oldest:
+        queue.worth, since = inf, i64(oldest.second_rank)
+        self._note(queue, self._policy.worth(self._pool, number, since), since, i64(oldest.depth))
+        if newest is oldest or self._policy.falls(number):
             return found
-        worth = self._policy.worth(self._pool, number, i64(newest.second_rank))
-        if worth < queue.worth:
-            queue.worth, queue.depth, found = worth, i64(newest.depth), newest
+        since = i64(newest.second_rank)
+        if self._note(queue, self._policy.worth(self._pool, number, since), since, i64(newest.depth)):
+            found = newest
         for age in self._policy.lows(number):
             at = float(self._policy.now - age)
             if not oldest.second_rank < at <= newest.second_rank:
@@ -141,7 +157,7 @@ class Queues:
             before = preceding(behind)
             assert isinstance(before, Value)
             for value in (before, behind):
-                worth = self._policy.worth(self._pool, number, i64(value.second_rank))
-                if worth < queue.worth:
-                    queue.worth, queue.depth, found = worth, i64(value.depth), value
+                since = i64(value.second_rank)
+                if self._note(queue, self._policy.worth(self._pool, number, since), since, i64(value.depth)):
+                    found = value
         return found

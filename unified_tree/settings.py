@@ -30,7 +30,6 @@ class TreeSettings:
             the default then.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
         remembered_turns: from how many of the last requests the `density` policy learns, some 500 bytes each.
-        remembered_places: likewise from how many uses of places where requests fork off.
         revise_every: after so many requests the `density` policy learns anew, and before that after every 64.
         listed_places: how many places of one text are known where requests fork off; the one unused for longest is forgotten.
         listed_saves: how many lengths of one text are known where windows or states were saved; the oldest are forgotten.
@@ -44,7 +43,6 @@ class TreeSettings:
     ghost_bytes: int = 64 << 20
     faded_ghosts: int = 1 << 16
     remembered_turns: int = 4096
-    remembered_places: int = 1024
     revise_every: int = 512
     listed_places: int = 16
     listed_saves: int = 8

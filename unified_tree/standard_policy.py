@@ -48,6 +48,10 @@ class Standard:
         """The first of the order."""
         return first
 
+    def likely_victim(self, order: Order, first: Value) -> Value | None:  # noqa: ARG002
+        """The first of the order."""
+        return first
+
     def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
         """By its last use."""
         return f"{last_used(rank, now)}; the least recently used goes first"

@@ -38,6 +38,8 @@ AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(66) / 3)))
 AGE_WIDTHS: Final = np.diff(AGE_BOUNDS)
 AGES: Final = len(AGE_WIDTHS)
 AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
+FIRST_BINS: Final[list[int]] = np.searchsorted(AGE_BOUNDS, 2.0 ** np.arange(-1, 63), "right").clip(1, AGES).tolist()
+"""By the bits of an age, the bin of the least such age, plus one."""
 FEW_ANSWERS: Final = 8
 GROUPS: Final = 12
 TURNS_A_GROUP: Final = 64
@@ -50,10 +52,28 @@ EXPECTED_OF_BIN: Final = 10.0
 MOST: Final = 0.95
 FORETELLS: Final = 0.01
 """So much likelier must answers be by group, as a logarithm, and by two standard errors."""
+GOLDEN: Final = (5.0**0.5 - 1.0) / 2.0
+"""Multiples of it fall on either side of a half in no period, so traffic that alternates does not fall into two halves."""
 DEEP: Final = 0.7
 """An age is a low if what is worth most before it and after it is worth so much more."""
 LOWS: Final = 3
 BIN_MASK: Final = (1 << BIN_BITS) - 1
+
+
+def bin_of(age: i64) -> i64:
+    """The bin of an age, from 0 on.
+
+    >>> [bin_of(age) for age in (0, 1, 2, 3, 4, 5, 10**6)]
+    [0, 0, 1, 2, 3, 4, 56]
+    """
+    bits: i64 = 0
+    while age >> bits:
+        bits += 1
+    at: i64 = i64(FIRST_BINS[min(bits, len(FIRST_BINS) - 1)]) - 1
+    limit = float(age)
+    while at < AGES - 1 and AGE_LIMITS[at] <= limit:
+        at += 1
+    return at
 
 
 class Survival:
@@ -76,6 +96,7 @@ class Survival:
         self._cuts: list[float] = []
         self._worth: list[list[float]] = []
         self._lows: list[list[int]] = []
+        self._falls: list[bool] = []
         self.shares: list[float] = []
 
     @property
@@ -120,10 +141,10 @@ class Survival:
 
     def worth(self, group: i64, age: i64) -> float:
         """What a turn of a group left is worth at an age, in answers a tick; there are no groups from some number on. Cost:
-        O(log AGES).
+        O(bits of the age).
         """
         worth = self._worth[min(group, len(self._worth) - 1)]
-        at: i64 = bisect_right(AGE_LIMITS, float(age))
+        at = bin_of(age)
         if at >= AGES - 1:
             return worth[AGES - 1] * AGE_LIMITS[AGES - 2] / max(float(age), AGE_LIMITS[AGES - 2])
         begin = AGE_LIMITS[at - 1] if at else 0.0
@@ -132,6 +153,10 @@ class Survival:
     def lows(self, group: i64) -> list[int]:
         """The ages at which that is much less than before and after, at most LOWS."""
         return self._lows[min(group, len(self._lows) - 1)]
+
+    def falls(self, group: i64) -> bool:
+        """Whether it is never worth more for waiting longer."""
+        return self._falls[min(group, len(self._falls) - 1)]
 
     def learn(self, now: int) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes in numpy over it."""
@@ -169,6 +194,7 @@ class Survival:
         self.shares = shares.tolist()
         self._worth = [worth.tolist() for worth in worths]
         self._lows = [lows_of(worth) for worth in self._worth]
+        self._falls = [bool((np.diff(worth) <= 0).all()) for worth in worths]
         self._epoch += 1
 
 
@@ -206,14 +232,14 @@ def _shares(of: Numbers, is_back: Flags, is_known: Flags, groups: int) -> Figure
 
 
 def _foretells(features: Numbers, is_back: Flags, is_known: Flags, groups: int) -> Generator[None, None, bool]:
-    """In slices: whether groups that are learned from every second turn make the answers of the others likelier."""
-    even, odd = np.arange(len(features)) % 2 == 0, (np.arange(len(features)) % 2 == 1) & is_known
-    _, odds = yield from _weigh(features[even], is_back[even], is_known[even], features)
-    of = np.searchsorted(_cuts(odds[even], groups), odds, "right")
-    shares = _shares(of[even], is_back[even], is_known[even], groups)
+    """In slices: whether groups that are learned from half of the turns make the answers of the others likelier."""
+    half = np.arange(len(features)) * GOLDEN % 1.0 < 0.5
+    _, odds = yield from _weigh(features[half], is_back[half], is_known[half], features)
+    of = np.searchsorted(_cuts(odds[half], groups), odds, "right")
+    shares = _shares(of[half], is_back[half], is_known[half], groups)
     yield
-    share = (is_back[even].sum() + 1) / (is_known[even].sum() + 2)
-    told, back = shares[of[odd]], is_back[odd]
+    share = (is_back[half].sum() + 1) / (is_known[half].sum() + 2)
+    told, back = shares[of[~half & is_known]], is_back[~half & is_known]
     likelier = np.where(back, np.log(told / share), np.log((1 - told) / (1 - share)))
     mean = float(likelier.mean()) if likelier.size else 0.0
     doubt = 2 * float(likelier.std()) / max(1, likelier.size) ** 0.5 if likelier.size else 0.0

@@ -69,39 +69,15 @@ class TreeView:
             node = node.parent
         return None
 
-    def path_tokens(self) -> int:
-        """Tokens of path that the tree holds, on the tier that holds more. Cost: O(components)."""
+    def held_pages(self, component: int, tier: Tier) -> int:
+        """Pages that the tree holds of a kind on a tier. Cost: O(1)."""
         state = self._state
-        tiers = state.device_pools, state.host_pools
-        return self.page_size * max([0, *[pool.used_pages for pools in tiers for pool in pools if pool.is_path]])
+        return state.pools(tier)[component].used_pages if tier is Tier.HOST or state.owner_of[component] == component else 0
 
-    def budget_tokens(self) -> int:
-        """For how many tokens of path there is room where the tree now holds something, of all kinds, on the tier where that is
-        more; 0 where pools share no budget. Cost: O(components).
-        """
-        state, most = self._state, 0
-        for shared, pools in zip(state.shared_pools, (state.device_pools, state.host_pools), strict=True):
-            if shared is not None:
-                of_page = sum([blocks for blocks, pool in zip(shared.page_blocks, pools, strict=True) if pool.is_path])
-                held = shared.blocks_of([pool.used_pages for pool in pools])
-                most = max(most, held * self.page_size // max(1, of_page))
-        return most
-
-    def boundary_count(self, mean_pages: list[float]) -> int:
-        """About how many boundaries the tree holds the windows and states of, on the tier that holds more. Cost: O(components).
-
-        Args:
-            mean_pages: of a window or a state, by component.
-        """
-        state, most = self._state, 0
-        for pools in (state.device_pools, state.host_pools):
-            held = [
-                int(pool.used_pages / mean_pages[i])
-                for i, pool in enumerate(pools)
-                if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
-            ]
-            most = max(most, min(held, default=0))
-        return most
+    def held_blocks(self, tier: Tier) -> int:
+        """Blocks that the tree holds of the budget that the pools of a tier share; 0 for none. Cost: O(components)."""
+        shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]
+        return 0 if shared is None else shared.blocks_of([pool.used_pages for pool in self._state.pools(tier)])
 
     def page_blocks(self, component: int, tier: Tier) -> int:
         """Blocks that a page takes of the budget that the pools of a tier share; 0 where each pool has its own pages."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GONE_ON_SHARE: Final = 3
 """A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
+UNSURE: Final = 0.5
 MEAN_GAPS: Final = 4
 """About so many gaps count for their mean."""
 FEATURES: Final = 7
@@ -56,10 +57,11 @@ class Turn:
         is_open: it has not published anything yet.
         by: the turn that went on from it; None while there is none.
         saved_to: the longest window or state of the session; 0 for none.
-        use: its text in what recency would hold; -1 for none yet.
+        use, accounted: of its text in what recency would hold: see `RecencyShadow.arrived`; -1 and 0 for none yet.
     """
 
     __slots__ = (
+        "accounted",
         "at",
         "begin",
         "by",
@@ -87,6 +89,7 @@ class Turn:
         self.is_open = True
         self.serial = 0
         self.use = -1
+        self.accounted = 0
         self.saved_to = 0
         self.features: i64 = 0
         self.group: i64 = 0
@@ -139,18 +142,36 @@ class Place:
     Attributes:
         uses: how many did.
         first, last: the ticks of the first and the last use.
-        serial: the number of the last use among the remembered ones.
         is_open: the request of the last use has left, and has published nothing: the next one counts as the same that tries
             again.
     """
 
-    __slots__ = ("first", "is_open", "last", "serial", "uses")
+    __slots__ = ("first", "is_open", "last", "uses")
 
     def __init__(self, now: int) -> None:
         self.uses = 0
         self.first = self.last = now
-        self.serial = -1
         self.is_open = False
+
+    def used(self, now: int) -> None:
+        """A request forks off here; if the last one tries again, it is the same."""
+        if self.is_open:
+            self.is_open = False
+        else:
+            self.uses += 1
+            self.last = now
+
+
+def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
+    """The rate at which a place is used that was used so often in so many ticks, and not for `age`.
+
+    How often such a place is used is not known exactly, so it is the mean of a Gamma distribution of rates, which falls while
+    nobody comes (Greenwood and Yule, 1920).
+
+    Args:
+        usual: the age at which values go, since without a use nothing else is known of time.
+    """
+    return (uses + UNSURE) / (time + age + usual + 1.0)
 
 
 @mypyc_attr(acyclic=True)
@@ -160,16 +181,17 @@ class Session:
     Attributes:
         turn: the last turn of the session that has the line's text; None if there was none.
         places: by length, those of the last uses; None for none.
-        saves: by length, the last use of each window or state that recency might hold; None for none.
+        saves: by length, the last uses of each boundary that recency might hold; None for none. stretches: see `Gate`.
         stairs: up to where the text was used, and by which use: two numbers each, the longest and oldest last.
     """
 
-    __slots__ = ("places", "saves", "stairs", "turn")
+    __slots__ = ("places", "saves", "stairs", "stretches", "turn")
 
     def __init__(self) -> None:
         self.turn: Turn | None = None
         self.places: dict[int, Place] | None = None
-        self.saves: dict[int, int] | None = None
+        self.saves: dict[int, tuple[int, ...]] | None = None
+        self.stretches: list[tuple[int, ...]] = []
         self.stairs: tuple[int, ...] = ()
 
 

@@ -141,7 +141,7 @@ class Watched(EvictionPolicy):
         self._life = life
         self.chooses = inner.chooses if isinstance(inner, Standard) else overrides(inner, "next_victim")
         self.follows_texts = bool(getattr(inner, "follows_texts", False))
-        for name in (*EVENTS, "next_victim", "standing", "explain", "admits"):
+        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain", "admits"):
             is_told = name != "went" and (name != "next_victim" or self.chooses)
             if is_told and (hasattr(inner, name) if isinstance(inner, Standard) else overrides(inner, name)):
                 setattr(self, name, getattr(inner, name))

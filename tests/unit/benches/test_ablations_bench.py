@@ -45,8 +45,8 @@ def returning(texts: Texts) -> Iterator[list[int]]:
 
 
 def hits(policy: str, kind: str, seed: int) -> list[int]:
-    server = Served(policy, kind, 500 if kind == PATHS else 4_000, 30)
-    return [server.serve(prompt) for prompt in returning(Texts(seed))]
+    server, texts = Served(policy, kind, 500 if kind == PATHS else 4_000, 30), Texts(seed)
+    return [server.serve(prompt) for prompt in (returning(texts) if seed else texts.traffic(400, changes=True))]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -56,7 +56,8 @@ def test_without_a_part_something_else_is_hit(part: str) -> None:
 
 
 def test_each_part_of_the_list_is_there() -> None:
-    assert set(PARTS) == {"no_earlier", "no_groups", "no_places", "no_tokens_lost", "no_shadow", "no_settling", "no_rise"}
+    parts = "groups", "places", "tokens_lost", "earlier", "last_again", "counts", "shadow", "settling", "rise"
+    assert set(PARTS) == {f"no_{part}" for part in parts}
     assert all(part.__doc__ for part in PARTS.values())
 
 

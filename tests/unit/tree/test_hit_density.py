@@ -13,6 +13,7 @@ from traffic import PATHS, STATES, WINDOWS, Served, Texts
 from unified_tree import BlockBudget, Component, UnifiedTree
 from unified_tree.hit_density import FIRST_LEARNED, HitDensity
 from unified_tree.node import Value
+from unified_tree.pool import Pool
 from unified_tree.turns import session_of
 
 WINDOW = swa(4)
@@ -267,7 +268,6 @@ def test_the_same_requests_are_hit_the_same(kind: str) -> None:
 def test_what_is_remembered_is_bounded() -> None:
     limits = {
         "remembered_turns": 7,
-        "remembered_places": 3,
         "revise_every": 2,
         "listed_places": 2,
         "listed_saves": 2,
@@ -299,7 +299,7 @@ def test_why_a_value_went_is_said_in_words() -> None:
     server.serve(system + texts.new(60, 60))
     said = words(server.cache.tree)
     assert "of a session, last used 0 ticks ago" in said
-    assert "about 64 tokens to compute without it; what promises the fewest hits for its room and time goes first" in said
+    assert "about 64 tokens to compute for each token or state that goes; what promises the fewest hits" in said
     for _ in range(2 * FIRST_LEARNED):
         server.serve(system + texts.new(60, 60), save_at=[10])
     said = words(server.cache.tree)
@@ -315,3 +315,34 @@ def test_what_was_superseded_is_said_to_be() -> None:
     assert grove.evict(1, WINDOW.name)
     [eviction, *_] = grove.tree.explain(key("abcdefghij")).reasons
     assert "never used, or superseded" in eviction
+
+
+def served(kind: str) -> tuple[Served, Pool]:
+    """A cache under the default order, and its pool that is short."""
+    server = Served("density", kind, 400 if kind == PATHS else 4_000, 30)
+    return server, server.cache.tree.pool("full" if kind == PATHS else "mamba")
+
+
+@pytest.mark.parametrize("kind", [PATHS, STATES])
+def test_to_say_what_would_go_next_changes_nothing(kind: str) -> None:
+    hits: list[list[int]] = []
+    for is_asked in (False, True):
+        server, pool = served(kind)
+        hits.append([])
+        for prompt in Texts(1).traffic(400):
+            if is_asked:
+                pool.likely_victim()
+            hits[-1].append(server.serve(prompt))
+    assert hits[0] == hits[1]
+
+
+@pytest.mark.parametrize("kind", [PATHS, STATES])
+def test_what_would_go_next_mostly_does(kind: str) -> None:
+    """What was noted of a queue may be of before, and a victim's rank is settled anew."""
+    server, pool = served(kind)
+    foreseen = []
+    for prompt in Texts(1).traffic(400):
+        server.serve(prompt)
+        likely = pool.likely_victim()
+        foreseen.append(likely is pool.next_victim())
+    assert sum(foreseen) > 0.9 * len(foreseen)

@@ -13,10 +13,10 @@ from unified_tree.recency_shadow import FIRST_WAIT, RecencyShadow, Ring
 
 
 class NaiveRing:
-    """A naive ring: the amount left of each use, the oldest first; the oldest is evicted first, a part at a time."""
+    """A naive ring: the amount left of each use, the oldest first; the oldest is cut off first, a part at a time."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.room, self.uses, self.left = size, 1 << 62, 0, dict[int, int]()
+        self.size, self.uses, self.left = size, 0, dict[int, int]()
 
     def use(self) -> int:
         self.left[self.uses] = 0
@@ -27,7 +27,6 @@ class NaiveRing:
     def add(self, use: int, amount: int) -> None:
         if use in self.left:
             self.left[use] += amount
-            self.evict()
 
     def take(self, use: int, amount: int) -> int:
         there = min(amount, self.left.get(use, 0))
@@ -35,9 +34,9 @@ class NaiveRing:
             self.left[use] -= there
         return there
 
-    def evict(self) -> None:
+    def cut(self, amount: int) -> None:
         for use in list(self.left):
-            over = sum(self.left.values()) - self.room
+            over = sum(self.left.values()) - amount
             if over > 0:
                 if self.left[use] <= over:
                     del self.left[use]  # nothing is added to it any more
@@ -46,7 +45,7 @@ class NaiveRing:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["use", "add", "take", "holds", "room"]), st.integers(0, 9), st.integers(0, 40)), max_size=80
+    st.tuples(st.sampled_from(["use", "add", "take", "holds", "cut"]), st.integers(0, 9), st.integers(0, 40)), max_size=80
 )
 
 
@@ -57,10 +56,9 @@ def test_a_ring_holds_what_was_used_last(steps: list[tuple[str, int, int]], size
         use = naive.uses - 1 - back
         if step == "use":
             assert ring.use() == naive.use()
-        elif step == "room":
-            ring.has_room_for(amount)
-            naive.room = amount
-            naive.evict()
+        elif step == "cut":
+            ring.cut(amount)
+            naive.cut(amount)
         elif use >= 0 and step == "add":
             ring.add(use, amount)
             naive.add(use, amount)
@@ -68,25 +66,25 @@ def test_a_ring_holds_what_was_used_last(steps: list[tuple[str, int, int]], size
             assert ring.take(use, amount) == naive.take(use, amount)
         elif use >= 0:
             assert ring.holds(use, amount) == min(amount, naive.left.get(use, 0))
-        assert ring.held == sum(naive.left.values()) <= ring.room
+        assert ring.held == sum(naive.left.values())
 
 
-def test_before_it_is_known_for_how_much_there_is_room_it_holds_all() -> None:
+def test_until_it_is_cut_it_holds_all() -> None:
     ring = Ring(4)
     ring.add(ring.use(), 1 << 40)
-    assert (ring.is_bounded, ring.held) == (False, 1 << 40)
-    ring.has_room_for(10)
-    assert (ring.is_bounded, ring.held, ring.room) == (True, 10, 10)
+    assert (ring.was_cut, ring.held) == (False, 1 << 40)
+    ring.cut(10)
+    assert (ring.was_cut, ring.held) == (True, 10)
 
 
 @pytest.mark.parametrize(
     ("kind", "tokens", "boundaries", "points"),
-    [(PATHS, 600, 0, 0.5), (PATHS, 2_000, 0, 0.5), (STATES, 8_000, 120, 1.5), (WINDOWS, 8_000, 120, 3.0)],
+    [(PATHS, 600, 0, 0.5), (PATHS, 2_000, 0, 0.5), (STATES, 8_000, 120, 1.5), (WINDOWS, 8_000, 120, 4.0)],
 )
 @pytest.mark.parametrize("seed", range(4))
 def test_it_says_what_recency_hits(kind: str, tokens: int, boundaries: int, points: float, seed: int) -> None:
     """Beside a cache of the same size that evicts by recency, while its own goes by another order. Points of the prompts'
-    tokens; of windows more, since it knows nothing of those in the middle of a prompt.
+    tokens; more of windows, since the tree keeps some of them one page longer, and those in the middle of a prompt for a while.
     """
     lru, density = (Served(policy, kind, tokens, boundaries) for policy in ("lru", "density"))
     shadow, hit, by_recency, asked = density.policy._shadow, 0, 0.0, 0
@@ -95,103 +93,199 @@ def test_it_says_what_recency_hits(kind: str, tokens: int, boundaries: int, poin
         hits = lru.serve(prompt), density.serve(prompt)
         if shadow.came > came:  # else what came before has begun to count half
             hit, asked, by_recency = hit + hits[0], asked + len(prompt), by_recency + shadow.by_recency - before
-    assert shadow.texts.is_bounded or kind != PATHS
+    assert shadow.texts.was_cut or kind != PATHS
     assert 100 * by_recency / asked == pytest.approx(100 * hit / asked, abs=points)
 
 
-def shadow_of(room: int, *, boundaries: int | None = None) -> RecencyShadow:
-    shadow = RecencyShadow(TreeSettings(), is_gated=boundaries is not None)
-    shadow.texts.has_room_for(room)
-    if boundaries is not None:
-        shadow.boundaries.has_room_for(boundaries)
-    return shadow
+class Shadow(RecencyShadow):
+    """With room for so many tokens of text and so many states; of windows their tokens, and for how many there is room."""
 
+    def __init__(self, room: int, *, states: int | None = None, windows: tuple[int, int] | None = None) -> None:
+        given = [(1, states)] if states is not None else [windows] if windows is not None else []
+        super().__init__(TreeSettings(), [tokens for tokens, _ in given])
+        self.rooms = [(self.texts, room), *((gate.ring, held) for gate, (_, held) in zip(self.gates, given, strict=True))]
+        self.cut()
 
-def asked(shadow: RecencyShadow, line: Line, length: int, hit: int | None = None) -> int:
-    """The tokens that recency hits of a request for so much of a text; without `hit` all of it is known and hit."""
-    before = shadow.by_recency
-    shadow.arrived(line, length, length if hit is None else hit)
-    return int(shadow.by_recency - before)
+    def cut(self) -> None:
+        """The tree is full."""
+        for ring, room in self.rooms:
+            ring.cut(room)
 
+    def asked(self, line: Line, length: int, hit: int | None = None) -> int:
+        """The tokens that recency hits of a request for so much of a text; without `hit` all of it is known and hit."""
+        before = self.by_recency
+        self.arrived(line, length, length if hit is None else hit)
+        self.cut()
+        return int(self.by_recency - before)
 
-def made(shadow: RecencyShadow, length: int, parent: Line | None = None, fork: int = -1) -> Line:
-    """A new text, all of it in one piece."""
-    line = Line(parent, fork, length)
-    shadow.grew(line, max(0, fork), length, -1)
-    return line
+    def made(self, length: int, parent: Line | None = None, fork: int = -1) -> Line:
+        """A new text, all of it in one piece."""
+        line = Line(parent, fork, length)
+        self.grew(line, max(0, fork), length, -1, 0)
+        self.cut()
+        return line
+
+    def saved(self, line: Line, length: int) -> None:
+        super().saved(line, length)
+        if hasattr(self, "rooms"):
+            self.cut()
 
 
 def test_a_text_loses_its_end_first() -> None:
-    shadow = shadow_of(100)
-    first = made(shadow, 60)
-    made(shadow, 70)
-    assert asked(shadow, first, 60) == 30
-    assert asked(shadow, first, 60) == 60, "it was computed anew"
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.made(70)
+    assert shadow.asked(first, 60) == 30
+    assert shadow.asked(first, 60) == 60, "it was computed anew"
 
 
 def test_the_beginning_of_a_text_is_used_with_all_that_fork_off_it() -> None:
-    shadow = shadow_of(100)
-    first = made(shadow, 60)
-    made(shadow, 60, first, 20)
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.made(60, first, 20)
     assert shadow.texts.held == 100, "and once for both"
-    made(shadow, 30)
-    assert asked(shadow, first, 60) == 30, "of its own it has lost thirty"
+    shadow.made(30)
+    assert shadow.asked(first, 60) == 30, "of its own it has lost thirty"
 
 
 def test_a_text_is_held_once_however_often_it_is_used() -> None:
-    shadow = shadow_of(1_000)
-    line = made(shadow, 60)
+    shadow = Shadow(1_000)
+    line = shadow.made(60)
     for length in (60, 10, 30, 60, 20, 59):
-        assert asked(shadow, line, length) == length
+        assert shadow.asked(line, length) == length
     assert shadow.texts.held == 60
 
 
 @pytest.mark.parametrize("listed_uses", [1, 2, 8])
 def test_of_many_uses_of_a_text_some_are_taken_together(listed_uses: int) -> None:
     """None of its tokens is lost or held twice for that."""
-    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), is_gated=False)
-    line = made(shadow, 100)
-    for length in range(90, 0, -7):
-        assert asked(shadow, line, length) == length
+    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), [])
+    line = Line(None, -1, 100)
+    shadow.grew(line, 0, 100, -1, 0)
+    for length in (*range(90, 0, -7), 100):
+        before = shadow.by_recency
+        shadow.arrived(line, length, length)
+        assert shadow.by_recency - before == length
     assert shadow.texts.held == 100
-    assert asked(shadow, line, 100) == 100
 
 
 @pytest.mark.parametrize("saved", ["saved", "hit"])
 def test_a_state_that_recency_lost_is_hit_again_once_it_was_computed_anew(saved: str) -> None:
-    shadow = shadow_of(1_000, boundaries=2)
-    line = made(shadow, 60)
+    shadow = Shadow(1_000, states=2)
+    line = shadow.made(60)
     shadow.saved(line, 60)
     for _ in range(2):
-        shadow.saved(made(shadow, 10), 10)
-    assert asked(shadow, line, 60, hit=60 if saved == "hit" else 0) == 0
+        shadow.saved(shadow.made(10), 10)
+    assert shadow.asked(line, 60, hit=60 if saved == "hit" else 0) == 0
     if saved == "saved":
         shadow.saved(line, 60)
-    assert asked(shadow, line, 60) == 60
+    assert shadow.asked(line, 60) == 60
 
 
 def test_it_resumes_from_the_last_boundary_within_the_text() -> None:
-    shadow = shadow_of(1_000, boundaries=10)
-    line = made(shadow, 60)
+    shadow = Shadow(1_000, states=10)
+    line = shadow.made(60)
     for length in (20, 40, 60):
         shadow.saved(line, length)
-    fork = made(shadow, 90, line, 30)
-    assert [asked(shadow, line, length, 0) for length in (60, 59, 30, 10)] == [60, 40, 20, 0]
-    assert asked(shadow, fork, 90, 0) == 20, "of the text that it forks off"
+    fork = shadow.made(90, line, 30)
+    assert [shadow.asked(line, length, 0) for length in (60, 59, 30, 10)] == [60, 40, 20, 0]
+    assert shadow.asked(fork, 90, 0) == 20, "of the text that it forks off"
+
+
+def test_a_boundary_hangs_on_the_line_that_owns_its_length() -> None:
+    """A node of a line may end before its fork: of the text that it forks off."""
+    shadow = Shadow(1_000, states=10)
+    line = shadow.made(60)
+    fork = shadow.made(90, line, 40)
+    shadow.saved(fork, 30)
+    assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [30, 30]
+    shadow.unsaved(fork, 30)
+    assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [0, 0]
 
 
 def test_what_goes_before_all_others_is_held_no_more() -> None:
-    shadow = shadow_of(1_000, boundaries=10)
-    line = made(shadow, 60)
+    shadow = Shadow(1_000, states=10)
+    line = shadow.made(60)
     shadow.saved(line, 60)
     shadow.unsaved(line, 60)
-    assert shadow.boundaries.held == 0 and asked(shadow, line, 60, 0) == 0
+    assert shadow.gates[0].ring.held == 0 and shadow.asked(line, 60, 0) == 0
+
+
+def test_windows_that_overlap_are_held_once() -> None:
+    shadow = Shadow(1_000, windows=(20, 100))
+    line = shadow.made(90)
+    for length, held in ((40, 20), (50, 30), (90, 50), (45, 50)):
+        shadow.saved(line, length)
+        assert shadow.gates[0].ring.held == held
+    assert [shadow.asked(line, length, 0) for length in (90, 89, 49, 44)] == [90, 50, 45, 40]
+
+
+def test_a_window_is_lost_with_the_first_of_its_tokens() -> None:
+    """Of two that overlap the one used longer ago is lost, and of one that lies behind a fork only what is its own is held."""
+    shadow = Shadow(1_000, windows=(20, 35))
+    line = shadow.made(60)
+    shadow.saved(line, 40)
+    shadow.saved(line, 50)
+    fork = shadow.made(70, line, 60)
+    shadow.saved(fork, 70)
+    assert shadow.gates[0].ring.held == 35, "five of the oldest are gone"
+    assert [shadow.asked(line, length, 0) for length in (40, 60)] == [0, 50]
+    assert shadow.asked(fork, 70, 0) == 70
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["save", "ask", "cut"]), st.integers(0, 2), st.integers(1, 40)), max_size=60),
+    st.integers(1, 12),
+)
+def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tuple[str, int, int]], tokens: int) -> None:
+    """Against a naive model: the last use of each token. All of a use, or a part of the oldest one, is cut off."""
+    shadow = RecencyShadow(TreeSettings(), [tokens])
+    ring = shadow.gates[0].ring
+    ring.cut(1 << 40)
+    lines = [Line(None, -1, 40) for _ in range(3)]
+    for line in lines:
+        shadow.grew(line, 0, 40, -1, 0)
+    used = dict[tuple[int, int], int]()
+    saved = [set[int](), set[int](), set[int]()]
+    for now, (step, which, length) in enumerate(steps):
+        found = length if step == "save" else 0
+        if step == "cut":
+            uses = sorted(set(used.values()))
+            while len(used) > length:  # a use of which only a part is held may count as held or not: cut between uses
+                used = {token: use for token, use in used.items() if use != uses[0]}
+                del uses[0]
+            ring.cut(len(used))
+        elif step == "ask":
+            within = [at for at in saved[which] if at <= length]
+            found = max([at for at in within if all((which, t) in used for t in range(max(0, at - tokens), at))], default=0)
+            before = shadow.by_recency
+            shadow.arrived(lines[which], length, 0)
+            assert shadow.by_recency - before == found
+        else:
+            shadow.saved(lines[which], length)
+        if found:
+            saved[which].add(found)
+            used |= {(which, token): now for token in range(max(0, found - tokens), found)}
+        assert ring.held == len(used)
+
+
+def test_pools_that_share_a_budget_share_its_room() -> None:
+    shadow = RecencyShadow(TreeSettings(), [1, 8])
+    shadow.share(2, [100, 3])
+    first = Line(None, -1, 50)
+    shadow.grew(first, 0, 50, -1, 0)
+    shadow.saved(first, 50)
+    assert shadow.texts.held == 2 * 50 + 100 + 3 * 8
+    shadow.texts.cut(180)
+    before = shadow.by_recency
+    shadow.arrived(first, 50, 0)
+    assert shadow.by_recency == before, "of a use of all three the text goes first"
 
 
 def ahead_after(*steps: tuple[int, int]) -> list[bool]:
     """Whether recency is ahead after requests of which so many of a thousand tokens are hit; it would hit all."""
-    shadow, ahead = shadow_of(10_000, boundaries=10), []
-    line = made(shadow, 1_000)
+    shadow, ahead = Shadow(10_000, states=10), []
+    line = shadow.made(1_000)
     shadow.saved(line, 1_000)
     for hit, count in steps:
         for _ in range(count):
@@ -203,7 +297,7 @@ def ahead_after(*steps: tuple[int, int]) -> list[bool]:
 def test_a_trial_ends_when_recency_would_have_hit_more_and_the_next_one_comes_later() -> None:
     """A little less may be hit. After each trial that brings nothing the wait is twice as long."""
     assert ahead_after((1_000, 8), (0, 1)) == [False, True]
-    assert ahead_after((0, 1), (1_000, FIRST_WAIT - 1), (1_000, 1)) == [True, True, False]
-    lost = [(0, 1), (1_000, FIRST_WAIT), (0, 1), (1_000, 2 * FIRST_WAIT - 1), (1_000, 1)]
+    assert ahead_after((0, 2), (1_000, FIRST_WAIT - 1), (1_000, 1)) == [True, True, False]
+    lost = [(0, 2), (1_000, FIRST_WAIT), (0, 1), (1_000, 2 * FIRST_WAIT - 1), (1_000, 1)]
     assert ahead_after(*lost) == [True, False, True, True, False]
     assert ahead_after((1_000, 1_000), (999, 300)) == [False, False]

@@ -21,7 +21,6 @@ OTHER = {
     "ghost_bytes": 2_000,
     "faded_ghosts": 0,
     "remembered_turns": 4,
-    "remembered_places": 1,
     "revise_every": 3,
     "listed_places": 1,
     "listed_saves": 1,
