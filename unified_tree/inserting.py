@@ -123,11 +123,10 @@ class Insertion:
         """Whether a window page that a repeat needs ends a node above from which no boundary at a node's end needs any page.
 
         That is the first of the pages kept, which the key's end itself does without. It goes first unless a node ends where the
-        repeat resumes. Not under policies that follow texts: where long answers outdate prompts, such a node loses hits, and it
-        is not known why. Cost: O(nodes of the windows).
+        repeat resumes. Cost: O(nodes of the windows).
         """
         plan = self._plan
-        if plan.resumed in (plan.end, deepest.start) or self._state.listener is not None:
+        if plan.resumed in (plan.end, deepest.start):
             return False
         first_ends = [first + self._state.page_size for first in plan.kept_from.values()]
         at, first_end = deepest, min(first_ends)
