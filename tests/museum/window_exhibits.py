@@ -168,8 +168,8 @@ EXHIBITS = (
         ceiling=2160,
         why="Three windows are 12 pages, and a running chunk with its window fits beside them; all 720 tokens of each first "
         "turn are whole pages.",
-        lesson="`advance` gives the pages back that neither the next token nor a save needs. A prompt that ends with a page keeps "
-        "one page more than its window, for its repeat: with 25 pages instead of 24 nothing is lost.",
+        lesson="`advance` gives the pages back that neither the next token nor a save needs. A prompt that ends with a page "
+        "keeps one page more than its window, for its repeat: with 25 pages instead of 24 nothing is lost.",
         chunk_tokens=128,
         lost={"evicted": 1440},
         gap=1440,
