@@ -61,10 +61,8 @@ def prompts(seed: int, count: int) -> Iterator[NDArray[np.int64]]:
 def hit_rate(policy: str, cell: tuple[int, int, int], seed: int, count: int) -> float:
     """Token hit rate, in percent."""
     paths, windows, states = cell
-    components, page_counts = (
-        [Component(name="full", coverage=Path(), page_bytes=PAGE * 100, flops_per_token=1.0)],
-        {"full": paths // PAGE},
-    )
+    components = [Component(name="full", coverage=Path(), page_bytes=PAGE * 100, flops_per_token=1.0)]
+    page_counts = {"full": paths // PAGE}
     if windows:
         components.append(Component(name="swa", coverage=Trailing(WINDOW), page_bytes=PAGE * 100))
         page_counts["swa"] = windows // PAGE
@@ -95,7 +93,7 @@ def measure(policies: list[str], cell: str, seeds: int, count: int) -> dict[str,
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = parser_of("benches.documents", __doc__, lives=1, quick="few requests of one trace")
+    parser = parser_of("benches.documents", __doc__, quick="few requests of one trace")
     parser.add_argument("--requests", type=int, default=3_000, help="of each trace")
     parser.add_argument("--seeds", type=int, default=4, help="how many traces")
     parser.add_argument("--policies", default="lru,cost,density", help="the last one is compared with the others")

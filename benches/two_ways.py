@@ -11,16 +11,17 @@ from typing import Any
 from benches.machine import commit, core, machine
 
 
-def parser_of(module: str, about: str, *, lives: int, quick: str) -> argparse.ArgumentParser:
+def parser_of(module: str, about: str, *, quick: str, lives: int | None = None) -> argparse.ArgumentParser:
     """The options of `python -m MODULE`.
 
     Args:
         about: the module's docstring, whose first paragraph is shown.
-        lives: how often each way serves them all, if it is not said.
         quick: what `--quick` does instead.
+        lives: how often each way serves them all, if it is not said; None for a bench that measures no time.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n\n")[0])
-    parser.add_argument("--lives", type=int, default=lives, help="how often each way serves them all; the fastest counts")
+    if lives is not None:
+        parser.add_argument("--lives", type=int, default=lives, help="how often each way serves them all; the fastest counts")
     parser.add_argument("--quick", action="store_true", help=f"{quick}, to see that it runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there, too")
     return parser

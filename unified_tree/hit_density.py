@@ -92,19 +92,19 @@ class HitDensity(Standard):
         self._is_path = [each.coverage.is_path for each in components]
         self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
         self._turns = Survival(settings.remembered_turns)
-        self._shadow = RecencyShadow(settings, [components[i].coverage.window_tokens or 1 for i in self._gates])
+        self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
+        self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
+        self._shadow = RecencyShadow(settings, [self._window[i] for i in self._gates])
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
         self._by_recency = True
         self._usual_ages = [1.0] * pools
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
-        self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._has_budget = False  # that all pools share
-        self._rings: list[Ring | None] = [None] * len(components)  # of windows and states in the shadow
-        self._note_rings()
+        self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
 
     @property
     def now(self) -> int:
@@ -189,15 +189,15 @@ class HitDensity(Standard):
         """By what a block promises; by recency where that decides."""
         if self._by_recency:
             return (float(value.touched), 0.0)
-        component = value.component
-        is_state = not self._is_path[component] and self._view.components[component].coverage.window_tokens is None
-        room = max(1, self._view.page_blocks(component, value.tier)) * (self._view.page_size if is_state else 1)
+        room = max(1, self._view.page_blocks(value.component, value.tier))
+        if self._is_state[value.component]:
+            room *= self._view.page_size
         return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
 
     def placed(self, value: Value) -> None:
-        if not value.touched or (value.spare and self._window[value.component] == 1):
+        if value.tier is Tier.DEVICE and not self._is_path[value.component]:
             line = value.node.line
-            if line is not None and value.tier is Tier.DEVICE and not self._is_path[value.component]:
+            if line is not None and (not value.touched or (value.spare and self._is_state[value.component])):
                 self._shadow.unsaved(line, value.node.end)
         if value.urgency > SPARE:
             self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
@@ -251,22 +251,22 @@ class HitDensity(Standard):
         holds more. It says nothing if it goes from the device while the host has room. Cost: O(components).
         """
         i, view = value.component, self._view
-        ring = self._shadow.texts if self._is_path[i] else self._rings[i]
+        ring = self._rings[i]
         if ring is None:
             return
-        held, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
         going = value.page_count if is_whole else 0
         if self._has_budget:
-            held, on_host = view.held_blocks(Tier.DEVICE), view.held_blocks(Tier.HOST)
             going *= view.page_blocks(i, value.tier)
-        if value.tier is Tier.DEVICE:
-            if on_host:
-                return
-            held -= going
+            on_device, on_host = view.held_blocks(Tier.DEVICE), view.held_blocks(Tier.HOST)
         else:
-            held = max(held, on_host - going)
-        is_state = self._window[i] == 1 and not self._is_path[i]
-        ring.cut(held if is_state and not self._has_budget else held * view.page_size)
+            on_device, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
+        if value.tier is Tier.HOST:
+            held = max(on_device, on_host - going)
+        elif on_host:
+            return
+        else:
+            held = on_device - going
+        ring.cut(held if self._is_state[i] and not self._has_budget else held * view.page_size)
 
     def _lost_boundary(self, node: Node) -> None:
         """A window or a state goes: if that was the session's last one, the one before is the last again."""
@@ -380,7 +380,7 @@ class HitDensity(Standard):
         """A session has a new turn. Cost: O(1), and with some turns slices of learning."""
         self._turns.enter(turn)
         if self._turns.count == 1:
-            self._note_budget()
+            self._meet_pools()
         count, every = self._turns.count, self._view.settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
             self._learning = self._learn()
@@ -389,19 +389,17 @@ class HitDensity(Standard):
                 self._learning = None
         return turn
 
-    def _note_budget(self) -> None:
-        """What a token takes of a budget that all pools of the device share, if they do. Cost: O(components)."""
-        page_size = self._view.page_size
-        of_page = [self._view.page_blocks(i, Tier.DEVICE) for i in range(len(self._is_path))]
+    def _meet_pools(self) -> None:
+        """The tree is complete: its pools share a budget, or have rings of their own in the shadow. Cost: O(components)."""
+        view = self._view
+        of_page = [view.page_blocks(i, Tier.DEVICE) for i in range(len(self._is_path))]
         of_token = sum([blocks for blocks, is_path in zip(of_page, self._is_path, strict=True) if is_path])
         self._has_budget = of_token > 0
         if self._has_budget:
-            windows = [self._view.components[i].coverage.window_tokens for i in self._gates]
-            weights = [of_page[i] if window else of_page[i] * page_size for i, window in zip(self._gates, windows, strict=True)]
-            self._shadow.share(of_token, weights)
-            self._note_rings()
-
-    def _note_rings(self) -> None:
+            self._shadow.share(of_token, [of_page[i] * (view.page_size if self._is_state[i] else 1) for i in self._gates])
+        for i, is_path in enumerate(self._is_path):
+            if is_path and view.components[i].required:
+                self._rings[i] = self._shadow.texts
         for i, gate in zip(self._gates, self._shadow.gates, strict=True):
             self._rings[i] = gate.ring
 

@@ -6,9 +6,9 @@ used since. Recency evicts the oldest use first, so what it holds is a number: t
 tree has lost something for want of room, recency has, too, and holds no more than the tree does.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
-token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. What recency would resume
-from is the longest boundary whose windows it holds, within the text that it holds. Of a kind of which nothing was ever evicted
-it holds all. Where the pools share one budget, there is one ring, and amounts are what they take of it.
+token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
+the longest boundary whose windows it holds, within the text that it holds. It holds all of a kind of which nothing was ever
+evicted. Where the pools share one budget, there is one ring, and amounts are shares of that budget.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from unified_tree.line import Line
     from unified_tree.settings import TreeSettings
 
-UNBOUNDED: Final = 1 << 62
 FEWER: Final = 0.001
 """A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""
 FADES: Final = 512
@@ -161,7 +160,7 @@ class Gate:
         return untracked(tuple(left))
 
     def lose(self, stretches: tuple[int, ...], use: int) -> tuple[int, ...]:
-        """What was last used by some use goes. Cost: O(stretches)."""
+        """The stretches of some use go; the rest. Cost: O(stretches)."""
         left: list[int] = []
         for i in range(0, len(stretches), 3):
             if stretches[i + 2] == use:
@@ -186,10 +185,10 @@ class RecencyShadow:
 
     def __init__(self, settings: TreeSettings, windows: list[int]) -> None:
         self._settings = settings
-        self._size = 2 * settings.remembered_turns
-        self.texts = Ring(self._size)
+        size = 2 * settings.remembered_turns
+        self.texts = Ring(size)
         self._token_weight: i64 = 1
-        self.gates = [Gate(Ring(self._size), tokens) for tokens in windows]
+        self.gates = [Gate(Ring(size), tokens) for tokens in windows]
         self.is_ahead = False
         self.by_recency = 0
         self.lead = self.came = 0.0
@@ -198,7 +197,7 @@ class RecencyShadow:
         self._tried_again_at = 0
 
     def share(self, token_weight: int, weights: list[int]) -> None:
-        """All kinds share one budget from the start, of which a token of text and of each kind of window takes so much."""
+        """All kinds share one budget from the start; a token of text and of each kind of window takes so much of it."""
         self._token_weight = token_weight
         for gate, weight in zip(self.gates, weights, strict=True):
             gate.ring, gate.weight = self.texts, weight

@@ -165,8 +165,8 @@ class Place:
 def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
     """The rate at which a place is used that was used so often in so many ticks, and not for `age`.
 
-    How often such a place is used is not known exactly, so it is the mean of a Gamma distribution of rates, which falls while
-    nobody comes (Greenwood and Yule, 1920).
+    The true rate is not known exactly. So this is the mean of a Gamma distribution of rates, which falls while no request comes
+    (Greenwood and Yule, 1920).
 
     Args:
         usual: the age at which values go, since without a use nothing else is known of time.

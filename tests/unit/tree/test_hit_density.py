@@ -338,7 +338,7 @@ def test_to_say_what_would_go_next_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [PATHS, STATES])
 def test_what_would_go_next_mostly_does(kind: str) -> None:
-    """What was noted of a queue may be of before, and a victim's rank is settled anew."""
+    """A note of a queue may be older, and `next_victim` settles a victim's rank anew."""
     server, pool = served(kind)
     foreseen = []
     for prompt in Texts(1).traffic(400):
