@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.tuples import untracked
+from unified_tree.tuples import untracked, with_item
 from unified_tree.turns import Session, session_of
 
 if TYPE_CHECKING:
@@ -250,23 +250,21 @@ class RecencyShadow:
         saves = session.saves
         if saves is None:
             saves = session.saves = {}
-            session.stretches = [()] * len(self.gates)
+            session.stretches = ((),) * len(self.gates)
         saves.pop(length, None)
         if len(saves) >= self._settings.listed_saves:
             del saves[next(iter(saves))]
         begin, most = max(0, line.fork), 2 * self._settings.listed_saves
-        uses = []
-        for i, gate in enumerate(self.gates):
-            stretches = session.stretches[i] = gate.use(session.stretches[i], begin, length, most)
-            uses.append(stretches[2])
-        saves[length] = untracked(tuple(uses))
+        stretches = [gate.use(session.stretches[i], begin, length, most) for i, gate in enumerate(self.gates)]
+        session.stretches = untracked(tuple(stretches))
+        saves[length] = untracked(tuple([each[2] for each in stretches]))
 
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
         session = line.owner(length).policy_state
         if isinstance(session, Session) and session.saves is not None:
             for i, use in enumerate(session.saves.pop(length, ())):
-                session.stretches[i] = self.gates[i].lose(session.stretches[i], use)
+                session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
 
     @property
     def _counts_boundaries(self) -> bool:

@@ -191,7 +191,7 @@ class Session:
         self.turn: Turn | None = None
         self.places: dict[int, Place] | None = None
         self.saves: dict[int, tuple[int, ...]] | None = None
-        self.stretches: list[tuple[int, ...]] = []
+        self.stretches: tuple[tuple[int, ...], ...] = ()
         self.stairs: tuple[int, ...] = ()
 
 
