@@ -42,10 +42,12 @@ class EvictionPolicy(ABC):
             each other. A budget that pools share (`BlockBudget`) needs that, and is refused without.
         follows_texts: nodes have a `line`, which names the text that they are a part of and outlives them: it is the same when
             a text comes back after its eviction. A policy may keep any object in `line.policy_state`.
+        weighs_copies: ranks depend on `value.copied`, so the tree asks again when a copy on the other tier comes or goes.
     """
 
     compares_across_pools: bool = False
     follows_texts: bool = False
+    weighs_copies: bool = False
 
     # -- ranking
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 REASONS: Final = (
-    "no prompt with this prefix is remembered",
+    "no remembered prompt has these tokens here",
     "other tokens came behind this prefix",
     "evicted",
     "the path is known, but nothing that a request could resume from was saved here",
@@ -36,6 +36,11 @@ REASONS: Final = (
     "evicted so long ago that only its beginning is remembered",
 )
 """By the code of the cause."""
+SPARE_SAID: Final = (
+    "spare, since only a branch in the middle of a prompt would resume from it",
+    "spare, since the state just before it serves almost as much",
+)
+"""Of a window, and of a state."""
 LONGEST_REASON: Final = 400
 """Characters of what a policy says."""
 
@@ -45,7 +50,7 @@ class Loss:
     """Tokens [begin, end) of a key that cannot be resumed from because of one component.
 
     Attributes:
-        component: its name, or `unknown` for tokens that no node holds: never seen, or deleted since.
+        component: its name, or `unknown` for tokens that no node holds.
         kept_on: the tier that still has it, HOST; None if no tier has.
     """
 
@@ -62,7 +67,7 @@ class Loss:
     def __str__(self) -> str:
         span = f"[{self.begin}, {self.end}), {self.tokens} tokens"
         if self.component == "unknown":
-            return f"{span}: never seen, or deleted since"
+            return f"{span}: in no node of the tree"
         where = "on no tier" if self.kept_on is None else f"on {self.kept_on.name.lower()}, not on device"
         return f"{span}: {self.component} is {where}"
 
@@ -77,7 +82,8 @@ class Explanation:
         losses: one for each component, computed as if it were the only one missing; so they may overlap.
         misses: if a request had this prompt now, why it would compute what is not on device; empty if the tree keeps no memory
             of evictions. `reasons` are the same as sentences.
-        standings: of what is kept of the key's end, why each value stands where it does among the victims, as sentences.
+        standings: where the hit ends, and where what is known of the key ends, why each value stands where it does among the
+            victims, as sentences.
     """
 
     device_length: int
@@ -111,7 +117,9 @@ def explain(state: TreeState, key: Key) -> Explanation:
     if state.ghosts is not None and key.length:
         prompt = match(state, key, key.length - 1, touch=False)
         causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), 0, None)
-    kept = [] if node is None else [value for value in (*node.device, *node.host) if value is not None]
+    ends = [state.nodes.get(found.device.node) if found.device.length else None, node]
+    nodes = dict.fromkeys(end for end in ends if end is not None)
+    kept = [value for end in nodes for value in (*end.device, *end.host) if value is not None]
     owned = [each for each in kept if each.tier is Tier.HOST or state.owner_of[each.component] == each.component]
     return Explanation(
         standings=tuple(standing_of(state, value) for value in owned),
@@ -150,7 +158,7 @@ def reason(state: TreeState, miss: Miss) -> str:
     eviction = miss.eviction
     if eviction is not None and state.ghosts is not None:
         pool = f"the {eviction.tier.name.lower()} pool of {state.components[eviction.component].name}"
-        whose = "" if eviction.beneficiary is None else f", to make room for namespace '{printable(eviction.beneficiary)}'"
+        whose = f", to make room for namespace '{printable(eviction.beneficiary)}'" if eviction.beneficiary else ""
         text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}: {why_evicted(state, eviction)}"
     detail = "" if miss.detail is None else f" ({printable(miss.detail)})"
     return f"{span} {name}: {text}{detail}"
@@ -158,11 +166,16 @@ def reason(state: TreeState, miss: Miss) -> str:
 
 def why_evicted(state: TreeState, eviction: Eviction) -> str:
     """Why the first victim of an eviction was chosen, in words."""
-    if eviction.urgency == STRANDED:
-        return "nothing could be resumed from by it"
-    if eviction.urgency == SPARE:
-        return "only a branch in the middle of a prompt would have needed it"
-    return printable(state.policy.explain(eviction.rank, eviction.second_rank, eviction.clock), LONGEST_REASON)
+    return _why(state, eviction.component, eviction, eviction.clock)
+
+
+def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int) -> str:
+    """Why something stands where it does in its pool's order, or did at a victim's time, in words."""
+    if ranked.urgency == STRANDED:
+        return "stranded, since no request can resume from it"
+    if ranked.urgency == SPARE:
+        return SPARE_SAID[component in state.points]
+    return printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
 
 
 def last_reason(state: TreeState, component: int, tier: Tier) -> str:
@@ -174,24 +187,22 @@ def last_reason(state: TreeState, component: int, tier: Tier) -> str:
 def standing_of(state: TreeState, value: Value) -> str:
     """Where a value stands among the victims of its pool, and what goes next there, in words."""
     node, pool = value.node, state.pools(value.tier)[value.component]
-    what = f"{pool.component.name} on {pool.tier.name.lower()} [{node.start}, {node.end})"
+    place = f"at {node.end}" if value.component in state.points else f"[{node.start}, {node.end})"
+    what = f"{pool.component.name} on {pool.tier.name.lower()} {place}"
     if value.locks:
         return f"{what}: in use, and locked"
     if not value.is_placed:
-        return f"{what}: goes after what stands behind it"
-    if value.urgency == STRANDED:
-        return f"{what}: goes before all that is needed: nothing can be resumed from by it"
-    if value.urgency == SPARE:
-        return f"{what}: goes before all that is needed: only a branch in the middle of a prompt would need it"
+        return f"{what}: longer texts go on from it, and go before it"
     first = pool.likely_victim()
-    place = "it goes next" if first is value else "its policy does not say what goes next"
-    if first is not None and first is not value and first.node.root is not None:
+    next_victim = "its policy does not say which value goes next"
+    if first is value:
+        next_victim = "it is the next victim"
+    elif first is not None and first.node.root is not None:
         root = first.node.root.name[0]
-        of = f" of namespace '{printable(root)}'" if root else ""
-        age = state.clock - first.touched
-        place = f"before it goes [{first.node.start}, {first.node.end}){of}, last used {age:,} ticks ago"
-    why = printable(state.policy.explain(value.rank, value.second_rank, state.clock), LONGEST_REASON)
-    return f"{what}: {why}; {place}"
+        of = f", of namespace '{printable(root)}'" if root else ""
+        why = _why(state, first.component, first, state.clock)
+        next_victim = f"the next victim is at node {first.node.id}{of}: {why}"
+    return f"{what}: {_why(state, value.component, value, state.clock)}; {next_victim}"
 
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:

@@ -61,7 +61,7 @@ KINDS: Final = (
     "of a text without a session",
     "of a session",
     "of a session that has a later one",
-    "where requests fork off",
+    "requests fork off here",
 )
 WEIGHT_BITS: Final = 6
 GAP_BITS: Final = 6
@@ -69,9 +69,11 @@ KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
 """A queue's number has the half octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then
 its kind."""
 WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
+COPIED_OFF: Final = 8
+"""A value with a copy on the other tier loses so many half octaves less: to load it costs about a sixteenth of computing it."""
 GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
-WEIGHTS: Final[list[float]] = [2.0 ** (i / 2) for i in range(1 << WEIGHT_BITS)]
+WEIGHTS: Final[list[float]] = [2.0 ** ((i - COPIED_OFF) / 2) for i in range(1 << WEIGHT_BITS)]
 GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
 
 
@@ -85,6 +87,7 @@ class HitDensity(Standard):
     chooses = True
     follows_texts = True
     hears_texts = True
+    weighs_copies = True
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
@@ -124,10 +127,10 @@ class HitDensity(Standard):
     def _queue(self, value: Value) -> i64:
         if not value.touched:
             return UNUSED
-        weight: i64 = 0
+        weight: i64 = 0 if value.copied else COPIED_OFF
         if not self._is_path[value.component]:
             window = self._window[value.component]
-            weight = min(WEIGHT_MASK, i64(2 * log2(max(1.0, self._view.tokens_lost(value) / window)) + 0.5))
+            weight = min(WEIGHT_MASK, weight + i64(2 * log2(max(1.0, self._view.tokens_lost(value) / window)) + 0.5))
         line = value.node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
@@ -217,15 +220,19 @@ class HitDensity(Standard):
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         queue = int(rank)
-        kind, what, cost = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, round(WEIGHTS[queue & WEIGHT_MASK])
+        kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
-            said += f" of a kind that goes on {self._turns.shares[what]:.0%} of the time"
+            said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"
         elif kind == PLACE:
             gap = GAPS[what & GAP_MASK]
             said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
-        lost = "" if cost == 1 else f", about {cost:,} tokens to compute for each token or state that goes"
-        return f"{said}, {last_used(second_rank, now)}{lost}; what promises the fewest hits for its room and time goes first"
+        lost = ""
+        if kind != UNUSED and tokens < 1.0:
+            lost = ", the other tier has it, too"
+        elif tokens > 1.5:
+            lost = f", its loss costs about {tokens:,.0f} tokens for each token or state of room"
+        return f"{said}, {last_used(second_rank, now)}{lost}"
 
     def _pool_of(self, value: Value) -> int:
         return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)

@@ -155,6 +155,7 @@ class Guarded(Standard):
         self.is_selective = callable(getattr(policy, "admits", None))
         self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
         self.follows_texts = bool(getattr(policy, "follows_texts", False))
+        self.weighs_copies = bool(getattr(policy, "weighs_copies", False))
         self._events: dict[str, Any] = {}
         for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain"):
             if overrides(policy, name):

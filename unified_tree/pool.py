@@ -40,6 +40,7 @@ class Pool:
         unread_pages: on host: of these the ones of values of which nothing was ever copied back.
         copied_first: after stranded and spare values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
+        weighs_copies: whether the policy's ranks depend on copies.
         last_eviction: what is remembered of the last one; None if nothing went, or nothing is remembered.
     """
 
@@ -59,6 +60,7 @@ class Pool:
         "tier",
         "unread_pages",
         "used_pages",
+        "weighs_copies",
     )
 
     def __init__(self, component: Component, tier: Tier, policy: Standard, page_count: int | None) -> None:
@@ -76,6 +78,7 @@ class Pool:
         self.evicted_pages = 0
         self.unread_pages = 0
         self.copied_first = False
+        self.weighs_copies = policy.weighs_copies
         self.last_eviction: Eviction | None = None
 
     @property

@@ -22,6 +22,7 @@ class Standard:
         by_use: whether a use changes a rank.
         chooses: whether it chooses victims other than by rank.
         hears_texts: whether it wants the events of texts.
+        weighs_copies: whether a rank depends on a copy on the other tier.
     """
 
     by_use = True
@@ -29,6 +30,7 @@ class Standard:
     compares_across_pools = True
     follows_texts = False
     hears_texts = False
+    weighs_copies = False
 
     def __init__(self, view: TreeView) -> None:
         self._view = view
@@ -87,4 +89,4 @@ class Standard:
 
 def last_used(touched: float, now: int) -> str:
     """When a value was used last, in words."""
-    return f"last used {now - touched:,.0f} ticks ago"
+    return f"unused for {now - touched:,.0f} ticks"

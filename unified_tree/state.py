@@ -406,7 +406,7 @@ class TreeState:
         value.copied = copied
         pool = self.pools(value.tier)[value.component]
         pool.copied_pages += value.page_count if copied else -value.page_count
-        if pool.copied_first:
+        if pool.copied_first or pool.weighs_copies:
             pool.reorder(value)
 
     def _link_path(self, value: Value) -> None:

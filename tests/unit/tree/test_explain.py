@@ -72,9 +72,9 @@ def test_what_the_host_still_has_is_lost_on_device_only() -> None:
         "  [0, 2) NEVER_SAVED: the path is known, but nothing that a request could resume from was saved here",
         "  [2, 3) PAGE_REMAINDER: the prompt's end fills no page",
         "  [3, 4) LAST_TOKEN: the last token is always computed",
-        "  full on device [0, 4): last used 1 ticks ago; the least recently used goes first; it goes next",
-        "  full on host [0, 4): last used 0 ticks ago; the least recently used goes first; it goes next",
-        "  mamba on host [0, 4): last used 0 ticks ago; the least recently used goes first; it goes next",
+        "  full on device [0, 4): unused for 1 ticks; the least recently used goes first; it is the next victim",
+        "  full on host [0, 4): unused for 0 ticks; the least recently used goes first; it is the next victim",
+        "  mamba on host at 4: unused for 0 ticks; the least recently used goes first; it is the next victim",
     ]
 
 
@@ -83,10 +83,10 @@ def test_what_is_kept_says_why_it_stands_where_it_does() -> None:
     old, new = grove.put("ab"), grove.put("cd")
     assert old != new
     [second] = grove.tree.explain(key("cd")).standings
-    assert second.startswith("full on device [0, 2): last used 0 ticks ago")
-    assert second.endswith("; before it goes [0, 2), last used 1 ticks ago")
+    assert second.startswith("full on device [0, 2): unused for 0 ticks; ")
+    assert f"; the next victim is at node {old.boundary.node}: unused for 1 ticks; " in second
     [first] = grove.tree.explain(key("ab")).standings
-    assert first.endswith("; it goes next")
+    assert first.endswith("; it is the next victim")
     receipt = grove.tree.lock(grove.tree.match_prefix(key("ab"), touch=False).device)
     [locked] = grove.tree.explain(key("ab")).standings
     receipt.release()
@@ -98,7 +98,7 @@ def test_an_eviction_is_told_with_its_pool_and_age() -> None:
     grove.put("abcd", [4])
     grove.evict(1, "mamba")
     [eviction, _] = grove.tree.explain(key("abcde")).reasons
-    pool, why = "the device pool of mamba", "last used 0 ticks ago; the least recently used goes first"
+    pool, why = "the device pool of mamba", "unused for 0 ticks; the least recently used goes first"
     assert re.fullmatch(rf"\[0, 4\) EVICTED: evicted from {pool} \d+\.\d s ago: {why}", eviction)
 
 

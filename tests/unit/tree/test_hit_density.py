@@ -10,7 +10,7 @@ from grove import Grove, key
 from kinds import FULL, MAMBA, swa
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import BlockBudget, Component, UnifiedTree
+from unified_tree import BlockBudget, Component, Tier, UnifiedTree
 from unified_tree.hit_density import FIRST_LEARNED, HitDensity
 from unified_tree.node import Value
 from unified_tree.pool import Pool
@@ -250,6 +250,25 @@ def test_in_one_budget_a_value_is_worth_what_it_promises_for_a_block(state_block
     assert next(iter(freed)) == first and ("full" in freed) == (first == "full")
 
 
+# -- two tiers
+
+
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST])
+def test_what_the_other_tier_has_too_goes_first(tier: Tier) -> None:
+    """Then both tiers together hold more. It was used last, and is no less likely to be gone on from."""
+    grove = Grove([FULL], policy="density")
+    for text in ("abcdefgh", "ijklmnop", "qrstuvwx"):
+        grove.put(text)
+        grove.backup(text)
+    grove.evict(4)  # the first text is on host alone
+    grove.put("ABCDEFGH")  # on device alone
+    for text in ("ABCDEFGH", "ijklmnop", "qrstuvwx"):
+        grove.match(text)
+    learn(grove)
+    assert grove.tree.evict({"full": 8}, tier).lost == 0
+    assert grove.tree.evict({"full": 4}, tier).lost == 1
+
+
 # -- decisions
 
 
@@ -298,20 +317,20 @@ def test_why_a_value_went_is_said_in_words() -> None:
     system = texts.new(10, 10)
     server.serve(system + texts.new(60, 60))
     said = words(server.cache.tree)
-    assert "of a session, last used 0 ticks ago" in said
-    assert "about 64 tokens to compute for each token or state that goes; what promises the fewest hits" in said
+    assert "of a session, unused for 0 ticks" in said
+    assert "its loss costs about 64 tokens for each token or state of room" in said
     for _ in range(2 * FIRST_LEARNED):
         server.serve(system + texts.new(60, 60), save_at=[10])
     said = words(server.cache.tree)
-    assert re.search("of a session of a kind that goes on [0-9]+% of the time, last used ", said)
-    assert re.search("where requests fork off, about every [0-9]+ ticks, last used ", said)
+    assert re.search("of a session, and [0-9]+% of sessions like it go on, unused for ", said)
+    assert re.search("requests fork off here, about every [0-9]+ ticks, unused for ", said)
 
 
 def test_what_was_superseded_is_said_to_be() -> None:
     grove = Grove([FULL, WINDOW], policy="density")
     first = grove.put("abcdefgh").boundary
     grove.tree.supersede(first, WINDOW.name, 100)
-    assert "never used, or superseded, last used " in words(grove.tree)
+    assert "never used, or superseded, unused for " in words(grove.tree)
     assert grove.evict(1, WINDOW.name)
     [eviction, *_] = grove.tree.explain(key("abcdefghij")).reasons
     assert "never used, or superseded" in eviction
