@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from benches.machine import core
-from unified_tree.hit_density import EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, HitDensity
+from unified_tree.hit_density import COPIED_OFF, EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, HitDensity
 from unified_tree.recency_shadow import RecencyShadow
 from unified_tree.survival import Survival
 
@@ -70,7 +70,16 @@ class no_tokens_lost(HitDensity):
     """A window or a state is worth the same however many tokens its loss costs."""
 
     def _queue(self, value: Value) -> int:
-        return int(super()._queue(value)) & ~WEIGHT_MASK
+        queue = int(super()._queue(value))
+        return (queue & ~WEIGHT_MASK) + min(queue & WEIGHT_MASK, COPIED_OFF)
+
+
+class no_copies(HitDensity):
+    """A value is worth the same with and without a copy on the other tier."""
+
+    def _queue(self, value: Value) -> int:
+        queue = int(super()._queue(value))
+        return queue + COPIED_OFF if value.copied and value.touched else queue
 
 
 class no_earlier(HitDensity):

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grove import Grove
+from kinds import FULL
 from traffic import PATHS, STATES, Served, Texts
 from waiting import PROGRAM_S
 
 from benches.machine import core
+from unified_tree.hit_density import HitDensity
 
 if core() == "compiled":
     pytest.skip("a compiled order keeps its parts", allow_module_level=True)
@@ -49,14 +52,30 @@ def hits(policy: str, kind: str, seed: int) -> list[int]:
     return [server.serve(prompt) for prompt in (returning(texts) if seed else texts.traffic(400, changes=True))]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", sorted(set(PARTS) - {"no_copies"}))
 def test_without_a_part_something_else_is_hit(part: str) -> None:
     name = f"benches.ablations:{part}"
     assert any(hits("density", kind, seed) != hits(name, kind, seed) for kind in (PATHS, STATES) for seed in range(3))
 
 
+def test_without_copies_the_older_value_goes_though_it_is_on_one_tier() -> None:
+    lost = []
+    for policy in ("density", "benches.ablations:no_copies"):
+        grove = Grove([FULL], policy=policy)
+        for text in ("abcdefgh", "ijklmnop"):
+            grove.put(text)
+            grove.match(text)
+        grove.backup("ijklmnop")
+        learned = grove.tree.state.policy
+        assert isinstance(learned, HitDensity)
+        list(learned._turns.learn(learned.now))
+        learned._note_mode()
+        lost.append(grove.tree.evict({"full": 4}).lost)
+    assert lost == [0, 1]
+
+
 def test_each_part_of_the_list_is_there() -> None:
-    parts = "groups", "places", "tokens_lost", "earlier", "last_again", "counts", "shadow", "settling", "rise"
+    parts = "groups", "places", "tokens_lost", "earlier", "last_again", "counts", "shadow", "settling", "rise", "copies"
     assert set(PARTS) == {f"no_{part}" for part in parts}
     assert all(part.__doc__ for part in PARTS.values())
 
