@@ -132,10 +132,10 @@ HOT = (
 )
 
 NATIVE = {
-    "key_bytes": "unified_tree/key_bytes.c",
-    "monotonic": "unified_tree/monotonic.c",
-    "page_flags": "unified_tree/page_flags.c",
-    "untracked_tuples": "unified_tree/untracked_tuples.c",
+    "key_bytes": "unified_tree/native/key_bytes.c",
+    "monotonic": "unified_tree/native/monotonic.c",
+    "page_flags": "unified_tree/native/page_flags.c",
+    "untracked_tuples": "unified_tree/native/untracked_tuples.c",
     "controllers/pools/row_copy": "controllers/pools/row_copy.c",
     "controllers/storage/file/bucket_scan": "controllers/storage/file/bucket_scan.c",
 }
@@ -278,7 +278,7 @@ class BuildExtensions(build_ext):
         first = Extension(module_name(HOT[0]), [])
         first._needs_stub = False
         flags = QUICK if self.compiler.compiler_type == "unix" else []
-        first.extra_objects = [self.compile_c(Path("unified_tree/begin.c"), [str(folder)], flags)]
+        first.extra_objects = [self.compile_c(Path("unified_tree/native/begin.c"), [str(folder)], flags)]
         first.export_symbols = [f"PyInit_{name.rpartition('/')[2]}" for name in HOT]
         self.build_extension(first)
         for path in paths[1:]:
@@ -337,7 +337,7 @@ def parts(sources: Iterable[str], folder: Path) -> list[Path]:
     shares: dict[str, list[str]] = {name: [] for name in ("together", "others_1", "others_2", "adapters")}
     shares["together"] = [name for name in codes if not name.startswith("__native_")]  # mypyc's own
     library = CORE.removesuffix("__mypyc")
-    dealloc = Path("unified_tree/dealloc").resolve().as_posix()
+    dealloc = Path("unified_tree/native/dealloc").resolve().as_posix()
     headers = [f"__native_{library}.h", f"__native_internal_{library}.h", f"{dealloc}.h"]
     shares["together"] += [*headers, f"{dealloc}.c"]
     lengths = dict.fromkeys(("others_1", "others_2"), 0)

@@ -10,18 +10,26 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from benches.machine import core
-from unified_tree.hit_density import COPIED_OFF, EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, HitDensity
-from unified_tree.recency_shadow import RecencyShadow
-from unified_tree.survival import Survival
+from unified_tree.policies.density.hit_density import (
+    COPIED_OFF,
+    EARLIER,
+    KIND_SHIFT,
+    LAST_RESUMED,
+    SESSION,
+    WEIGHT_MASK,
+    HitDensity,
+)
+from unified_tree.policies.density.recency_shadow import RecencyShadow
+from unified_tree.policies.density.survival import Survival
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unified_tree import TreeView
-    from unified_tree.line import Line
-    from unified_tree.node import Node, Value
-    from unified_tree.order import Order
-    from unified_tree.turns import Place, Turn
+    from unified_tree.nodes.line import Line
+    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.order import Order
+    from unified_tree.policies.density.turns import Place, Turn
 
 if core() == "compiled":
     raise ImportError("a compiled order keeps its parts: run this in a checkout that is not compiled")

@@ -26,7 +26,7 @@ from benches.machine import commit
 from benches.transfers import Composition, Subject, arena_movers, arena_operations, compositions, rivals
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.transfer_engines import cuda_lanes
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 WIDTH = 8192
 CALLS = 12

@@ -17,7 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from unified_tree.controllers.replay.workload import Workload
-from unified_tree.turns import GONE_ON_SHARE, MEAN_GAPS
+from unified_tree.policies.density.turns import GONE_ON_SHARE, MEAN_GAPS
 
 UNIT_TOKENS = 512
 """Blocks of a trace are taken together to so many tokens, so that all traces are as fine."""

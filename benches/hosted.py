@@ -39,7 +39,7 @@ from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.storage import MemoryStorage
 from unified_tree.controllers.storage_tier import PersistPolicy, StorageTier
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.matching import spare_from
+from unified_tree.lookup.matching import spare_from
 
 PAGE_SIZE = 64
 CHUNK_TOKENS = 8192

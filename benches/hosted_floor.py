@@ -24,9 +24,10 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer
-from unified_tree.effect import Effect, EffectKind
-from unified_tree.matching import collect_at, key_of
-from unified_tree.receipt import Boundary, Receipt
+from unified_tree.lookup.matching import collect_at, key_of
+from unified_tree.nodes.effect import Effect, EffectKind
+from unified_tree.nodes.receipt import Receipt
+from unified_tree.results import Boundary
 
 BACKUP = EffectKind.BACKUP
 

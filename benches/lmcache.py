@@ -32,7 +32,7 @@ from unified_tree import Path as EveryToken
 from unified_tree.components import Composition
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPool, PrefixLinker, Progress, Span, linked_pools
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 sys.path.append(str(ROOT / "tests" / "support"))
 PAGE_TOKENS = 64

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benches.contestants import ROOT
-from unified_tree import matching
+from unified_tree.lookup import matching
 
 
 def machine() -> str:

@@ -68,7 +68,7 @@ from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.controllers.vllm.block_group import BlockGroup
 from unified_tree.controllers.vllm.block_pages import BlockPages
 from unified_tree.controllers.vllm.step_plan import PageCopies
-from unified_tree.effect import Copy, EffectKind
+from unified_tree.nodes.effect import Copy, EffectKind
 
 PAGE_SIZE = 64
 QUICK_LAYERS = 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unified_tree.component import Component
+from unified_tree.declare.component import Component
 from unified_tree.errors import ConfigurationError
 
 

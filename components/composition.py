@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from unified_tree.block_budget import BlockBudget
-from unified_tree.component import Component, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
 from unified_tree.components.token_path import is_token_path
+from unified_tree.declare.block_budget import BlockBudget
+from unified_tree.declare.component import Component, validate_components
+from unified_tree.declare.page_format import PageFormat
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import PageFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ buffer of the tokens that have not filled one yet; at a page boundary it is empt
 
 from __future__ import annotations
 
-from unified_tree.component import Component
-from unified_tree.coverage import Path, Trailing
-from unified_tree.page_format import PageFormat
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Path, Trailing
+from unified_tree.declare.page_format import PageFormat
 
 
 def compressed(

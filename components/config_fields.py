@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unified_tree.errors import ConfigurationError
-from unified_tree.given_files import shown
+from unified_tree.inputs.given_files import shown
 
 LEGACY_LAYER_KINDS = {
     "attention": "full_attention",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.component import Component
-from unified_tree.coverage import Coverage, Path
-from unified_tree.page_format import PageFormat, Part, Shard
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Coverage, Path
+from unified_tree.declare.page_format import PageFormat, Part, Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

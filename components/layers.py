@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import lcm
 from typing import TypeAlias
 
-from unified_tree.component import Component
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
 from unified_tree.components.draft import DraftModel, draft
@@ -21,8 +20,9 @@ from unified_tree.components.mamba import mamba
 from unified_tree.components.serving import Serving
 from unified_tree.components.swa import swa
 from unified_tree.components.token_path import token_path
+from unified_tree.declare.component import Component
+from unified_tree.declare.page_format import PageFormat, Part
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import PageFormat, Part
 
 DEFAULT_PAGE_SIZE = 64
 """Tokens a page where neither the caller nor the model asks for another number."""

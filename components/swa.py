@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unified_tree.component import Component
-from unified_tree.coverage import Trailing
-from unified_tree.page_format import PageFormat
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Trailing
+from unified_tree.declare.page_format import PageFormat
 
 
 def swa(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unified_tree.component import Component
-from unified_tree.coverage import Path
-from unified_tree.page_format import WHOLE, PageFormat, Part
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Path
+from unified_tree.declare.page_format import WHOLE, PageFormat, Part
 
 MARK = Part("mark", "uint8", (1,))
 """The only content of a page; nobody writes or reads it."""

@@ -48,7 +48,7 @@ LONGEST = (
 
 def pytest_report_header() -> str:
     """Which variant is tested: the source as it is, or the compiled modules."""
-    from unified_tree import matching
+    from unified_tree.lookup import matching
 
     variant = "interpreted" if str(matching.__file__).endswith(".py") else "compiled"
     return f"unified_tree: {variant}, {Path(str(matching.__file__)).parent}"

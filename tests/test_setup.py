@@ -147,19 +147,22 @@ def test_hot_modules_are_compiled_all_or_none(
         """The extensions that are there after a run, and whether it says why some are not."""
         native = tmp_path / "key_bytes.c"
         native.write_text(MODULE.format(name="key_bytes"))
-        extensions = [setuptools.Extension(script.CORE, []), setuptools.Extension("unified_tree.key_bytes", [str(native)])]
+        extensions = [
+            setuptools.Extension(script.CORE, []),
+            setuptools.Extension("unified_tree.native.key_bytes", [str(native)]),
+        ]
         command = command_class(setuptools.Distribution({"ext_modules": extensions}))
         command.build_lib, command.build_temp = str(tmp_path / "lib"), str(tmp_path / "temp")
         command.ensure_finalized()
         command.run()
-        names = {name for name in (*hot, "unified_tree.key_bytes") if Path(command.get_ext_fullpath(name)).exists()}
+        names = {name for name in (*hot, "unified_tree.native.key_bytes") if Path(command.get_ext_fullpath(name)).exists()}
         return names, Path(command.build_lib, script.NOT_COMPILED).exists()
 
-    assert built() == ({*hot, "unified_tree.key_bytes"}, False)
+    assert built() == ({*hot, "unified_tree.native.key_bytes"}, False)
     is_broken = broken != "nothing"
-    assert built() == ({"unified_tree.key_bytes"} if is_broken else {*hot, "unified_tree.key_bytes"}, is_broken)
+    assert built() == ({"unified_tree.native.key_bytes"} if is_broken else {*hot, "unified_tree.native.key_bytes"}, is_broken)
     is_broken = False
-    assert built() == ({*hot, "unified_tree.key_bytes"}, False)
+    assert built() == ({*hot, "unified_tree.native.key_bytes"}, False)
 
 
 def test_hot_modules_have_different_names(script: ModuleType) -> None:

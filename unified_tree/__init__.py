@@ -7,11 +7,13 @@ A match ends at a *boundary*, a length one can resume from: every kind of state 
 `is_compiled` is True where the hot modules run compiled, and False where they run interpreted.
 """
 
-from unified_tree.block_budget import BlockBudget
 from unified_tree.build import is_compiled, say_build
-from unified_tree.component import Component
-from unified_tree.coverage import Coverage, Path, Point, Trailing
-from unified_tree.effect import Copy, Effect, EffectKind
+from unified_tree.checks.invariants import Violation
+from unified_tree.declare.block_budget import BlockBudget
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
+from unified_tree.declare.keys import Key
+from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.errors import (
     ConfigurationError,
     DivergenceError,
@@ -32,22 +34,22 @@ from unified_tree.errors import (
     TransferError,
     UnifiedTreeError,
 )
-from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
-from unified_tree.explain import Explanation, Loss
-from unified_tree.ghosts import Eviction
-from unified_tree.grafting import GraftResult
-from unified_tree.invariants import Violation
-from unified_tree.keys import Key
-from unified_tree.miss import Miss
-from unified_tree.miss_cause import MissCause
-from unified_tree.node import NodeId, PageId, Tier, Value
-from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
-from unified_tree.policies import POLICIES, policy_names
-from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
+from unified_tree.inserts.grafting import GraftResult
+from unified_tree.misses.explain import Explanation, Loss
+from unified_tree.misses.miss import Miss
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.nodes.effect import Copy, Effect, EffectKind
+from unified_tree.nodes.ghost import Eviction
+from unified_tree.nodes.node import Value
+from unified_tree.nodes.receipt import Receipt
+from unified_tree.policies.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
+from unified_tree.policies.table import POLICIES, policy_names
+from unified_tree.policies.tree_view import TreeView
+from unified_tree.results import NOWHERE, Boundary, EvictResult, InsertResult, Match
 from unified_tree.settings import TreeSettings
-from unified_tree.transfers import Transfers
+from unified_tree.tier import NodeId, PageId, Tier
+from unified_tree.transfers.transfers import Transfers
 from unified_tree.tree import UnifiedTree
-from unified_tree.tree_view import TreeView
 
 __all__ = [
     "NOWHERE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from unified_tree import matching
+from unified_tree.lookup import matching
 
 is_compiled: Final = not str(matching.__file__).endswith(".py")
 """Whether the hot modules are compiled."""

@@ -8,37 +8,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree import evicting, matching
-from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, flag, integer, integers
-from unified_tree.causes import misses
-from unified_tree.clock import coarse_monotonic_s
-from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
-from unified_tree.dump import dump, owner_of_page
+from unified_tree.checks.dump import dump, owner_of_page
+from unified_tree.checks.invariants import Violation, violations
+from unified_tree.declare.component import validate_components, validate_device_pools, validate_host_pools
+from unified_tree.declare.keys import Key, checked_key, checked_limit
 from unified_tree.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
-from unified_tree.explain import Explanation, explain
-from unified_tree.inserting import insert
-from unified_tree.invariants import Violation, violations
-from unified_tree.keys import Key
-from unified_tree.locking import Locks
-from unified_tree.miss_cause import MissCause
-from unified_tree.node import Tier
-from unified_tree.policies import made_policy, policy_factory
-from unified_tree.receipt import Boundary
+from unified_tree.eviction import evicting
+from unified_tree.inputs.arguments import checked_resident, flag, integer, integers
+from unified_tree.inserts.inserting import insert
+from unified_tree.locks.locks import Locks, collect
+from unified_tree.lookup import matching
+from unified_tree.misses.causes import misses
+from unified_tree.misses.explain import Explanation, explain
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.native.clock import coarse_monotonic_s
+from unified_tree.policies.table import made_policy, policy_factory
+from unified_tree.results import Boundary, checked_boundary
 from unified_tree.settings import TreeSettings
-from unified_tree.state import TreeState
-from unified_tree.transfers import Transfers
+from unified_tree.state.tree_state import TreeState
+from unified_tree.tier import Tier
+from unified_tree.transfers.transfers import Transfers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.block_budget import BlockBudget
-    from unified_tree.component import Component
-    from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
-    from unified_tree.miss import Miss
-    from unified_tree.pool import Pool
-    from unified_tree.receipt import EvictResult, InsertResult, Match, Receipt
-    from unified_tree.standard_policy import Standard
-    from unified_tree.tree_view import TreeView
+    from unified_tree.declare.block_budget import BlockBudget
+    from unified_tree.declare.component import Component
+    from unified_tree.misses.miss import Miss
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
+    from unified_tree.policies.standard_policy import Standard
+    from unified_tree.policies.tree_view import TreeView
+    from unified_tree.results import EvictResult, InsertResult, Match
+    from unified_tree.state.pool import Pool
 
 EVERYTHING = 1 << 62
 
@@ -156,7 +158,7 @@ class UnifiedTree:
         """
         checked_resident(tier)
         boundary = checked_boundary(boundary)
-        return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
+        return np.frombuffer(b"".join(collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
         """Lock what a boundary needs on one tier until the receipt is released. Locked pages are not freed, moved or

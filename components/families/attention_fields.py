@@ -6,7 +6,7 @@ from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.layers import AttentionLayer
 from unified_tree.components.serving import Serving
 from unified_tree.components.weights import GroupedQueryAttention, LatentAttention, gated_mlp, routed_mlp
-from unified_tree.page_format import Part
+from unified_tree.declare.page_format import Part
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"

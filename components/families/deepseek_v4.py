@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from unified_tree.component import Component
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
 from unified_tree.components.compressed import compressed, overlap
@@ -25,9 +24,10 @@ from unified_tree.components.layers import DEFAULT_PAGE_SIZE
 from unified_tree.components.serving import Serving
 from unified_tree.components.swa import swa
 from unified_tree.components.weights import routed_mlp
-from unified_tree.coverage import Trailing
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Trailing
+from unified_tree.declare.page_format import WHOLE, PageFormat, Part
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import WHOLE, PageFormat, Part
 
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"

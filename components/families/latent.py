@@ -7,7 +7,7 @@ from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.families.attention_fields import deepseek_mlp, latent, latent_layer
 from unified_tree.components.layers import IndexerLayer, Layer, compose
 from unified_tree.components.serving import Serving
-from unified_tree.page_format import Part
+from unified_tree.declare.page_format import Part
 
 INDEXED = "indexed_attention"
 

@@ -1,4 +1,4 @@
-"""Snapshots of the ages of what is used and of what is evicted; see `unified_tree.ages`."""
+"""Snapshots of the ages of what is used and of what is evicted; see `unified_tree.memory.ages`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.node import Tier
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.ages import AgeCounter
-    from unified_tree.state import TreeState
+    from unified_tree.memory.ages import AgeCounter
+    from unified_tree.state.tree_state import TreeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class AgeStats:
     """Ages of values, as a histogram.
 
     Attributes:
-        counts: how many, by bucket of `unified_tree.ages.BOUNDS_S`: each is below its bound; the last are beyond all bounds.
+        counts: how many, by bucket of `unified_tree.memory.ages.BOUNDS_S`: each is below its bound; the last ones are beyond
+            all bounds.
         total_s: their sum.
     """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.component import Component
+    from unified_tree.declare.component import Component
 
 
 class CacheLayout:

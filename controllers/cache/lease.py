@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_misses import LeaseMisses
@@ -20,8 +19,9 @@ from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.published_tokens import PublishedTokens
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
-from unified_tree.matching import collect
-from unified_tree.node import Tier
+from unified_tree.inputs.arguments import integer
+from unified_tree.locks.locks import collect
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
-    from unified_tree.keys import Key
-    from unified_tree.miss import Miss, StoreLoss
-    from unified_tree.receipt import Boundary, Match
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.results import Boundary, Match
 
 
 LENGTH: Final = 0

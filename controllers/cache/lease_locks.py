@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.node import Tier
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.results import Boundary
 
 ONLY_PATHS: Final[tuple[int, ...]] = ()
 

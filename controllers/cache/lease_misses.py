@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
-from unified_tree.causes import LOAD_FAILED
-from unified_tree.in_flight import Flight
-from unified_tree.miss import Miss
+from unified_tree.memory.in_flight import Flight
+from unified_tree.misses.causes import LOAD_FAILED
+from unified_tree.misses.miss import Miss
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.miss_ledger import MissLedger
-    from unified_tree.keys import Key
-    from unified_tree.miss import StoreLoss
-    from unified_tree.receipt import Boundary, Match
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.results import Boundary, Match
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)

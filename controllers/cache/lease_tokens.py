@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 
 class LeaseTokens:

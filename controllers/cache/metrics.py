@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from unified_tree.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
 from unified_tree.controllers.latency import BOUNDS_S as LATENCY_BOUNDS_S
 from unified_tree.errors import ConfigurationError
-from unified_tree.miss_cause import MissCause
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.age_stats import AgeStats

@@ -6,19 +6,27 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.ages import Bucket, bit_length
-from unified_tree.causes import LAST_TOKEN, NEVER_SAVED, OTHER_WEIGHTS, PAGE_REMAINDER, add_end, end_of_pages, find_misses
-from unified_tree.in_flight import InFlight
-from unified_tree.miss import Misses, listed
-from unified_tree.miss_cause import MissCause
-from unified_tree.node import Tier
+from unified_tree.memory.ages import Bucket, bit_length
+from unified_tree.memory.in_flight import InFlight
+from unified_tree.misses.causes import (
+    LAST_TOKEN,
+    NEVER_SAVED,
+    OTHER_WEIGHTS,
+    PAGE_REMAINDER,
+    add_end,
+    end_of_pages,
+    find_misses,
+)
+from unified_tree.misses.miss import Misses, listed
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.ghosts import Eviction
-    from unified_tree.keys import Key
-    from unified_tree.miss import Miss, StoreLoss
-    from unified_tree.receipt import Boundary, Match
-    from unified_tree.state import TreeState
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.results import Boundary, Match
+    from unified_tree.state.tree_state import TreeState
 
 
 DEVICE: Final = Tier.DEVICE

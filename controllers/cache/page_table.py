@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.int64 import INT64
-from unified_tree.node import PAGE_ID_BYTES
+from unified_tree.native.int64 import INT64
+from unified_tree.tier import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

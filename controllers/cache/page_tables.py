@@ -12,8 +12,8 @@ import numpy as np
 
 from unified_tree.controllers.cache.page_table import PageTable
 from unified_tree.errors import OutOfPagesError
-from unified_tree.matching import collect
-from unified_tree.node import Tier
+from unified_tree.locks.locks import collect
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.receipt import Boundary, InsertResult
+    from unified_tree.results import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.arguments import flag, integer, items
-from unified_tree.clock import coarse_monotonic_s
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.layout import CacheLayout
@@ -28,24 +26,26 @@ from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.host.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
+from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError, LeaseError, UnifiedTreeError
-from unified_tree.eviction_policy import PolicyFactory
-from unified_tree.keys import Key
-from unified_tree.node import Tier
+from unified_tree.inputs.arguments import flag, integer, items
+from unified_tree.native.clock import coarse_monotonic_s
+from unified_tree.policies.eviction_policy import PolicyFactory
 from unified_tree.settings import TreeSettings
+from unified_tree.tier import Tier
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.block_budget import BlockBudget
-    from unified_tree.component import Component
     from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageTier
-    from unified_tree.explain import Explanation
-    from unified_tree.receipt import EvictResult
+    from unified_tree.declare.block_budget import BlockBudget
+    from unified_tree.declare.component import Component
+    from unified_tree.misses.explain import Explanation
+    from unified_tree.results import EvictResult
 
 
 MIN_PRIORITY = -(1 << 63)

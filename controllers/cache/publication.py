@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unified_tree.arguments import flag, integer, items
+from unified_tree.declare.keys import Key
+from unified_tree.declare.token_bytes import as_bytes, require_tokens
 from unified_tree.errors import InsertError, LeaseError
-from unified_tree.keys import Key
-from unified_tree.receipt import record
-from unified_tree.token_bytes import as_bytes, require_tokens
+from unified_tree.inputs.arguments import flag, integer, items
+from unified_tree.results import record
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout

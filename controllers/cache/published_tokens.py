@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.decode_row import NEVER
-from unified_tree.inserting import insert
+from unified_tree.inserts.inserting import insert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.state_pages import StatePages
-    from unified_tree.receipt import Boundary, InsertResult
+    from unified_tree.results import Boundary, InsertResult
 
 
 class PublishedTokens:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import attach, detach
 from opentelemetry.trace import INVALID_SPAN, Link, Span, Status, StatusCode, Tracer, set_span_in_context
 
-from unified_tree.printable import printable, traceback_of
+from unified_tree.inputs.printable import printable, traceback_of
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.ages import Ages
     from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.memory.ages import Ages
     from unified_tree.tree import UnifiedTree
 
 

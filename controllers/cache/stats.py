@@ -13,10 +13,10 @@ from unified_tree.controllers.cache.watcher import OBSERVER_FAILED, Observer
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.latency import LatencyStats
-from unified_tree.effect import EffectKind
-from unified_tree.miss_cause import MissCause
-from unified_tree.node import Tier
-from unified_tree.printable import printable, traceback_of
+from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.sizing.live_sizes import LiveCurve, LiveSizes
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
-    from unified_tree.ghosts import Ghosts
-    from unified_tree.receipt import EvictResult
+    from unified_tree.memory.ghosts import Ghosts
+    from unified_tree.results import EvictResult
 
 LOG = logging.getLogger("unified_tree.cache")
 MAX_REASONS = 64

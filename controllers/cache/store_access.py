@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
     from unified_tree.tree import UnifiedTree
 
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, Tracer, get_tracer, set_span_in_context
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.cache.prefix_cache import PrefixCache, is_hashable
 from unified_tree.controllers.cache.quiet_spans import QuietSpans
 from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
 from unified_tree.errors import ConfigurationError
+from unified_tree.inputs.arguments import integer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.component import Component
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.keys import Key
+    from unified_tree.declare.component import Component
+    from unified_tree.declare.keys import Key
 
 
 class TracedPrefixCache(PrefixCache):

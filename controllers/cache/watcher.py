@@ -6,16 +6,16 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from unified_tree.printable import printable, traceback_of
+from unified_tree.inputs.printable import printable, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from unified_tree.effect import EffectKind
-    from unified_tree.keys import Key
-    from unified_tree.miss import Miss
-    from unified_tree.node import Tier
-    from unified_tree.receipt import EvictResult
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.results import EvictResult
+    from unified_tree.tier import Tier
 
 
 LOG = logging.getLogger("unified_tree.cache")

@@ -10,8 +10,8 @@ from unified_tree.errors import PageError
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary
+    from unified_tree.declare.keys import Key
+    from unified_tree.results import Boundary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.component import Component
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.debugging.page_seals import ReadPage
-    from unified_tree.keys import Key
+    from unified_tree.declare.component import Component
+    from unified_tree.declare.keys import Key
 
 LOG = logging.getLogger("unified_tree.debugging")
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.shapes import COUNT, choice, of_class, record
 from unified_tree.errors import ConfigurationError
-from unified_tree.explain import last_reason
-from unified_tree.given_files import NotJsonError, parse_json
-from unified_tree.miss_cause import MissCause
-from unified_tree.node import Tier
-from unified_tree.printable import printable
+from unified_tree.inputs.given_files import NotJsonError, parse_json
+from unified_tree.inputs.printable import printable
+from unified_tree.misses.explain import last_reason
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.coverage import Coverage
+    from unified_tree.declare.coverage import Coverage
 
 VERSION = 1
 KINDS = ("path", "window", "state")

@@ -11,8 +11,8 @@ from unified_tree.controllers.host.page_allocator import PageAllocator
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.block_budget import BlockBudget
     from unified_tree.controllers.pools.block_tables import BlockTables
+    from unified_tree.declare.block_budget import BlockBudget
 
 
 class Blocks:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from unified_tree.arguments import flag, integer, number
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.errors import ConfigurationError
+from unified_tree.inputs.arguments import flag, integer, number
 
 if TYPE_CHECKING:
-    from unified_tree.block_budget import BlockBudget
     from unified_tree.controllers.pools.block_tables import BlockTables
     from unified_tree.controllers.transfer_engines import TransferEngine
+    from unified_tree.declare.block_budget import BlockBudget
 
 
 class WritePolicy(Enum):

@@ -14,9 +14,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.transfer_engines import Transfer
-from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError, words_of
-from unified_tree.receipt import record
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.results import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.transfer_engines import TransferEngine
-    from unified_tree.effect import Effect
+    from unified_tree.nodes.effect import Effect
 
 WITHOUT_COMPLETION = "the engine said that it had ended, and gave no completion"
 UNKNOWN = "cancelled: the controller was closed before it was known how this ended"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.host.block_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.host.tier_pages import NOTHING, TierPages, least_cut
 from unified_tree.errors import ConfigurationError
-from unified_tree.node import Tier
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.page_allocator import PageAllocator
     from unified_tree.controllers.pools.block_tables import BlockTables
-    from unified_tree.receipt import EvictResult
-    from unified_tree.shared_pools import SharedPools
+    from unified_tree.results import EvictResult
+    from unified_tree.state.shared_pools import SharedPools
     from unified_tree.tree import UnifiedTree
 
 

@@ -10,15 +10,15 @@ import numpy as np
 from unified_tree.controllers.host.block_allocator import BlockAllocator
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
-from unified_tree.node import Tier
-from unified_tree.page_source import PageSource
-from unified_tree.receipt import EvictResult
+from unified_tree.nodes.page_source import PageSource
+from unified_tree.results import EvictResult
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.receipt import Boundary, InsertResult
+    from unified_tree.results import Boundary, InsertResult
     from unified_tree.tree import UnifiedTree
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.doctor.figures import kind_of, label_of, printable_sums
 from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
-from unified_tree.node import Tier
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.memory.ages import BOUNDS_S
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspected import Inspected
-    from unified_tree.state import TreeState
+    from unified_tree.state.tree_state import TreeState
 
 POOL_FIELDS = (
     "component", "tier", "total", "used", "tree", "protected", "stranded", "copied", "loading", "page_bytes", "victims"

@@ -26,7 +26,7 @@ from unified_tree.controllers.shapes import (
     text,
 )
 from unified_tree.errors import ConfigurationError
-from unified_tree.miss_cause import MissCause
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

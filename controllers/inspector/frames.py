@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.errors import ConfigurationError
-from unified_tree.given_files import parse_json
+from unified_tree.inputs.given_files import parse_json
 
 if TYPE_CHECKING:
     import socket

@@ -6,7 +6,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.inspector.page_sizes import page_bytes
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,9 +20,9 @@ from unified_tree.controllers.inspector.recent_requests import RecentRequests, p
 from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
 from unified_tree.controllers.inspector.tape import Tape
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
+from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
-from unified_tree.keys import Key
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.inspector.frames import Frame
     from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.sinks import Sink
-    from unified_tree.effect import EffectKind
-    from unified_tree.node import Tier
-    from unified_tree.receipt import EvictResult
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.results import EvictResult
+    from unified_tree.tier import Tier
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""

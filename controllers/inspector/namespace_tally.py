@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.causes import LOAD_FAILED
-from unified_tree.miss_cause import MissCause
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.misses.causes import LOAD_FAILED
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.watcher import WatchedRequest

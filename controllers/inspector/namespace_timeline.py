@@ -8,7 +8,7 @@ import numpy as np
 
 from unified_tree.controllers.inspector.namespace_tally import SERIES
 from unified_tree.controllers.inspector.timeline import Timeline
-from unified_tree.miss_cause import MissCause
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

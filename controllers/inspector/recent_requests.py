@@ -6,16 +6,16 @@ import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.explain import why_evicted
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.misses.explain import why_evicted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from unified_tree.controllers.cache.watcher import WatchedRequest
-    from unified_tree.keys import Key
-    from unified_tree.miss import Miss
-    from unified_tree.state import TreeState
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss
+    from unified_tree.state.tree_state import TreeState
 
 MAX_UNTOLD = 32
 MAX_KEYS = 256

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.inspector.tree_walk import COMPONENT_MASK, LOCKED, ON_HOST, PAGES_SHIFT, STRANDED
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from unified_tree.controllers.inspector.page_server import PageServer
 from unified_tree.controllers.inspector.picture import Picture
 from unified_tree.controllers.inspector.recorded_walk import recorded_walk
 from unified_tree.errors import ConfigurationError
-from unified_tree.given_files import open_given
+from unified_tree.inputs.given_files import open_given
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.node_table import IDS_A_SHELF
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.nodes.node_table import IDS_A_SHELF
 
 if TYPE_CHECKING:
-    from unified_tree.node import Node, Root
-    from unified_tree.state import TreeState
+    from unified_tree.nodes.node import Node, Root
+    from unified_tree.state.tree_state import TreeState
 
 COLUMNS: Final = 8
 """Of a node: id, parent's id (0 for its root), start, end, root, whether it is a boundary, last use, number of values."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.component import Component
+    from unified_tree.declare.component import Component
 
     Room: TypeAlias = int | NDArray[np.int64]
     """For what nobody uses: the same at all admissions, or [requests], at each."""

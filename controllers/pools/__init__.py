@@ -26,7 +26,7 @@ from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
 from unified_tree.controllers.pools.host_sizing import host_budget, propose_page_counts
 from unified_tree.controllers.pools.page_mover import PageMover
-from unified_tree.page_format import PageFormat, Part
+from unified_tree.declare.page_format import PageFormat, Part
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.block_arena import ArenaPair, BlockArena

@@ -24,8 +24,8 @@ from unified_tree.controllers.pools.page_moves import PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
+from unified_tree.declare.page_format import ITEM_BYTES
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import ITEM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.block_layout import BlockLayout
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.staged_pages import StagedPages
-    from unified_tree.page_format import Part
+    from unified_tree.declare.page_format import Part
 
 
 class BlockArena:

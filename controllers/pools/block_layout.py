@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from unified_tree.block_budget import BlockBudget
 from unified_tree.controllers.pools.formats import formats_of
+from unified_tree.declare.block_budget import BlockBudget
+from unified_tree.declare.page_format import ITEM_BYTES
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import ITEM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from unified_tree.errors import ConfigurationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.block_budget import BlockBudget
+    from unified_tree.declare.block_budget import BlockBudget
 
 
 class BlockTables:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
+from unified_tree.declare.page_format import PageFormat
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import PageFormat
+from unified_tree.inputs.arguments import integer
 
 
 class DevicePool:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.component import Component
     from unified_tree.components import Composition
     from unified_tree.controllers.pools.host_layout import HostLayout
-    from unified_tree.page_format import PageFormat
+    from unified_tree.declare.component import Component
+    from unified_tree.declare.page_format import PageFormat
 
 VERSION = 2
 """Of this encoding and of the trailer behind a page."""

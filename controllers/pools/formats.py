@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.declare.page_format import PageFormat, Part, Shard
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import PageFormat, Part, Shard
 
 if TYPE_CHECKING:
-    from unified_tree.component import Component
     from unified_tree.components import Composition
+    from unified_tree.declare.component import Component
 
 
 def mha_format(

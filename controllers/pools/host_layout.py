@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.page_format import PageFormat
+    from unified_tree.declare.page_format import PageFormat
 
 ALIGNMENT_BYTES = 64
 """Of every page of a page-contiguous layout, and of every part of a layer-first pool."""

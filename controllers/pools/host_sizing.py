@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unified_tree.block_budget import BlockBudget
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, host_page_bytes
+from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:

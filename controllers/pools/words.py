@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.tensors import torch
 
 if TYPE_CHECKING:
-    from unified_tree.page_format import Part
+    from unified_tree.declare.page_format import Part
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Component
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
-from unified_tree.coverage import Coverage, Path, Trailing
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Coverage, Path, Trailing
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 class LinkedPrefixes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.prefix_linker.linked_retrieve import LinkedRetrieve
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 class Stage(Enum):

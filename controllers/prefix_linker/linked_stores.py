@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span, tokens_of
-from unified_tree.matching import spare_from
+from unified_tree.lookup.matching import spare_from
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.results import Boundary
 
 
 class LinkedStores:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 """By pool: device page ids."""

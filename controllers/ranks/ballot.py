@@ -11,7 +11,7 @@ from unified_tree.controllers.ranks.message import VIEW_BYTES, Message, count_by
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.tickets import Tickets
 from unified_tree.errors import TicketError
-from unified_tree.receipt import record
+from unified_tree.results import record
 
 
 class Ballot:

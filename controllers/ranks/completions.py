@@ -7,7 +7,7 @@ from typing import Any
 
 from unified_tree.controllers.ranks.consensus import Finished
 from unified_tree.errors import TicketError
-from unified_tree.receipt import record
+from unified_tree.results import record
 
 NONE: frozenset[int] = frozenset()
 

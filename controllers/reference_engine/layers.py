@@ -23,9 +23,9 @@ from unified_tree.controllers.reference_engine.attention_layers import FullAtten
 from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
 from unified_tree.controllers.reference_engine.layer_pass import LayerState
 from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
-from unified_tree.coverage import Coverage, Point
+from unified_tree.declare.coverage import Coverage, Point
+from unified_tree.declare.page_format import WHOLE
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import WHOLE
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

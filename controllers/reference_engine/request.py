@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease

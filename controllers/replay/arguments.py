@@ -27,7 +27,7 @@ from unified_tree.controllers.replay.trace import TraceOptions, read_trace
 from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.policies import POLICIES
+from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

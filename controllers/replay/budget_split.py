@@ -9,9 +9,9 @@ from unified_tree.controllers.pools.host_layout import host_page_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unified_tree.block_budget import BlockBudget
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.server_settings import ServerSettings
+    from unified_tree.declare.block_budget import BlockBudget
 
 
 def split_for_server(

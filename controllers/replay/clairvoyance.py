@@ -14,14 +14,14 @@ from sys import byteorder
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
-from unified_tree.eviction_policy import EvictionPolicy
+from unified_tree.policies.eviction_policy import EvictionPolicy
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.workload import Request, Workload
-    from unified_tree.eviction_policy import Rank
-    from unified_tree.node import Value
-    from unified_tree.tree_view import TreeView
+    from unified_tree.nodes.node import Value
+    from unified_tree.policies.eviction_policy import Rank
+    from unified_tree.policies.tree_view import TreeView
 
 TOKEN_BYTES = 8
 

@@ -27,7 +27,7 @@ from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.sizing.learned_split import learned_split
 from unified_tree.controllers.sizing.size_command import size_command
 from unified_tree.errors import UnifiedTreeError
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 RATIO = Number(min=1e-6, max=1e6)
 BUILD = "compiled" if is_compiled else f"interpreted: {why_interpreted()}".removesuffix(": ").replace("%", "%%")

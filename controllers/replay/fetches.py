@@ -10,7 +10,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.step_clock import earliest
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease

@@ -13,7 +13,7 @@ from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
 from unified_tree.controllers.replay import host_settings, storage_settings
 from unified_tree.controllers.replay.multiturn import MULTITURN, MultiturnOptions
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.policies import POLICIES
+from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter, Parameter

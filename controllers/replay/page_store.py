@@ -14,9 +14,9 @@ import numpy as np
 
 from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
 from unified_tree.controllers.replay.chunked_pages import ChunkedPages
-from unified_tree.effect import EffectKind
+from unified_tree.declare.page_format import WHOLE
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import WHOLE
+from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

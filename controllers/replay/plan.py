@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.replay.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.replay.verification import Verification
 from unified_tree.errors import ConfigurationError
-from unified_tree.policies import policy_factory
+from unified_tree.policies.table import policy_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

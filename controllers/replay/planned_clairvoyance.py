@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.resumptions import Resumptions, Saves
     from unified_tree.controllers.replay.workload import Request, Workload
-    from unified_tree.node import Value
-    from unified_tree.tree_view import TreeView
+    from unified_tree.nodes.node import Value
+    from unified_tree.policies.tree_view import TreeView
 
 
 class PlannedClairvoyance(Clairvoyance):

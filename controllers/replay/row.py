@@ -7,7 +7,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.archive import Archive
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
@@ -27,6 +26,7 @@ from unified_tree.controllers.replay.timed_cache import TimedCache
 from unified_tree.controllers.replay.traffic import Traffic
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.errors import ConfigurationError
+from unified_tree.memory.archive import Archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

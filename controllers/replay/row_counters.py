@@ -8,8 +8,8 @@ import numpy as np
 
 from unified_tree.controllers.replay.row_result import REQUEST, Residency
 from unified_tree.controllers.replay.workload import NO_CHAIN
-from unified_tree.keys import Key
-from unified_tree.miss_cause import MissCause
+from unified_tree.declare.keys import Key
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.row_result import Requests
     from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
-    from unified_tree.miss import Miss
+    from unified_tree.misses.miss import Miss
 
 RESIDENCY_SAMPLES = 200
 ALL_POOLS = "all pools"

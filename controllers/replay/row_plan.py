@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.block_budget import BlockBudget
 from unified_tree.controllers.pools import host_budget
 from unified_tree.controllers.replay.budget_split import path_only_host_split, tokens_in
 from unified_tree.controllers.replay.page_store import raw_layers
 from unified_tree.controllers.replay.plan import RowKind
 from unified_tree.controllers.replay.verification import Verification
+from unified_tree.declare.block_budget import BlockBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

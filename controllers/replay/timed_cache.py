@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from unified_tree.controllers.replay.block_trace import is_block_record, read_bl
 from unified_tree.controllers.replay.session_trace import is_session_record, read_session_trace
 from unified_tree.controllers.replay.trace_records import read_records
 from unified_tree.errors import TraceError
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -16,7 +16,7 @@ import numpy as np
 
 from unified_tree.controllers.replay.workload import pack_runs
 from unified_tree.errors import TraceError
-from unified_tree.given_files import NotJsonError, open_given, parse_json, shown
+from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.replay.page_content import component_digest, page_contents, prefix_digests
-from unified_tree.keys import Key
-from unified_tree.node import Tier
+from unified_tree.declare.keys import Key
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from unified_tree.component import Component
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.page_content import Digests
     from unified_tree.controllers.replay.page_store import PageStore, PageStores
     from unified_tree.controllers.replay.workload import Int64s
+    from unified_tree.declare.component import Component
 
 PAGES_AT_ONCE_BYTES = 16 << 20
 

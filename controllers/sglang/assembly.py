@@ -14,13 +14,12 @@ from unified_tree.controllers.sglang.engine_tensors import engine_tensors
 from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.sglang.tiers import Tiers, host_memory
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.declare.page_format import Shard
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import Shard
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from unified_tree.component import Component
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.ranks import RankWatch
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
     from unified_tree.controllers.storage_tier.store_settings import StoreSettings
     from unified_tree.controllers.transfer_engines.lane import Lane
-    from unified_tree.effect import EffectKind
+    from unified_tree.declare.component import Component
+    from unified_tree.nodes.effect import EffectKind
     from unified_tree.tree import UnifiedTree
 
 logger = logging.getLogger(__name__)

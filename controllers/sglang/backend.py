@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
-    from unified_tree.receipt import Boundary
+    from unified_tree.results import Boundary
 
 
 logger = logging.getLogger(__name__)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from unified_tree.controllers.sglang.page_numbers import PageNumbers
-from unified_tree.int64 import any_negative
+from unified_tree.native.int64 import any_negative
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
     from unified_tree.controllers.sglang.page_names import PageNames
-    from unified_tree.receipt import InsertResult
+    from unified_tree.results import InsertResult
 
     Names: TypeAlias = PageNames | PageNumbers
     Numbers: TypeAlias = Any

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.sglang.device_pools import Names
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
-    from unified_tree.page_format import Part
+    from unified_tree.declare.page_format import Part
 
 
 class EngineMover:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.declare.page_format import PageFormat, Part, Shard
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import PageFormat, Part, Shard
 
 if TYPE_CHECKING:
     import torch

@@ -30,14 +30,14 @@ from sglang.srt.disaggregation.kv_events import (
 
 from unified_tree.controllers.sglang.device_pools import FULL
 from unified_tree.errors import StaleBoundaryError
-from unified_tree.node import Tier
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sglang.srt.mem_cache.events import KVCacheEventRecorder
 
     from unified_tree import Key, UnifiedTree
-    from unified_tree.receipt import Boundary
+    from unified_tree.results import Boundary
 
 DIGEST_BYTES = 32
 SALT_TAG = b"sglang-cache-salt-v1\0"

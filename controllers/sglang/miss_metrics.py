@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter
 
-from unified_tree.miss_cause import MissCause
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.miss import Miss
+    from unified_tree.misses.miss import Miss
 
 
 class MissMetrics:

@@ -14,7 +14,7 @@ import torch
 
 from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.errors import PageError
-from unified_tree.page_set import PageSet
+from unified_tree.state.page_set import PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

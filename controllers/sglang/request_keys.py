@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 ADAPTER_ID_LENGTH = 32
 """Of SGLang's ids of LoRA adapters."""

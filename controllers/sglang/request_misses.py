@@ -11,13 +11,13 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.causes import LAST_TOKEN, LOAD_REFUSED
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
-from unified_tree.miss import Miss
-from unified_tree.miss_cause import MissCause
-from unified_tree.printable import traceback_of
+from unified_tree.inputs.printable import traceback_of
+from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED
+from unified_tree.misses.miss import Miss
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.sglang.miss_metrics import MissMetrics
     from unified_tree.controllers.sglang.request_keys import RequestKeys
-    from unified_tree.in_flight import Flight
-    from unified_tree.miss import StoreLoss
-    from unified_tree.receipt import Boundary, Match
+    from unified_tree.memory.in_flight import Flight
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
 LOG = logging.getLogger(__name__)

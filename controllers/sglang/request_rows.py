@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
-from unified_tree.insert_plan import plan_insert
-from unified_tree.inserting import Insertion
-from unified_tree.node import Tier
-from unified_tree.receipt import NOWHERE, Boundary, Receipt
+from unified_tree.inserts.insert_plan import plan_insert
+from unified_tree.inserts.inserting import Insertion
+from unified_tree.nodes.receipt import Receipt
+from unified_tree.results import NOWHERE, Boundary
+from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.request_misses import RequestMisses
     from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
     from unified_tree.controllers.sglang.tiers import Tiers
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
     from unified_tree.tree import UnifiedTree
 
 

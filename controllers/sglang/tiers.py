@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.controllers.transfer_engines.lane import Lane
-    from unified_tree.effect import EffectKind
-    from unified_tree.keys import Key
-    from unified_tree.miss import StoreLoss
-    from unified_tree.page_format import PageFormat
-    from unified_tree.receipt import Boundary, Match
+    from unified_tree.declare.keys import Key
+    from unified_tree.declare.page_format import PageFormat
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
 

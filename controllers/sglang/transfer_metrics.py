@@ -10,8 +10,8 @@ from typing import Any
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.controllers.cache.watcher import OBSERVER_FAILED
-from unified_tree.effect import EffectKind
-from unified_tree.printable import traceback_of
+from unified_tree.inputs.printable import traceback_of
+from unified_tree.nodes.effect import EffectKind
 
 LOG = logging.getLogger(__name__)
 

@@ -17,17 +17,17 @@ from zlib import crc32
 
 import numpy as np
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.sizing.model_cache import ModelCache
 from unified_tree.controllers.sizing.needs import Needs
 from unified_tree.errors import ConfigurationError
-from unified_tree.printable import printable, traceback_of
+from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.printable import printable, traceback_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 LOG = logging.getLogger("unified_tree.sizing")
 FACTORS = (0.5, 1.0, 2.0, 4.0)

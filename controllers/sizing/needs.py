@@ -13,7 +13,7 @@ from unified_tree.controllers.replay.server import SMALLEST_CHUNK_TOKENS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.component import Component
+    from unified_tree.declare.component import Component
 
     Int64s = NDArray[np.int64]
 

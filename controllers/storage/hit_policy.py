@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.component import Component
+from unified_tree.declare.component import Component
 from unified_tree.errors import ConfigurationError
 
 

@@ -26,7 +26,7 @@ from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.errors import ConfigurationError, InvalidKeyError
 
 if TYPE_CHECKING:
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 _DOMAIN = b"unified_tree prefix chain 1"
 _TOKEN_BYTES = 8

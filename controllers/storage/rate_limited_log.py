@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 LOGGER = logging.getLogger("unified_tree.storage")
 LONGEST = 1000

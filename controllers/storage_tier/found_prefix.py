@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Steps
     from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
     from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 class FoundPrefix:

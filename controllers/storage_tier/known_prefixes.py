@@ -16,8 +16,9 @@ from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage_tier.stored_digests import NOT_SEEN, Seen
 
 if TYPE_CHECKING:
-    from unified_tree.node import Node, NodeId
-    from unified_tree.receipt import Boundary
+    from unified_tree.nodes.node import Node
+    from unified_tree.results import Boundary
+    from unified_tree.tier import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.policies import PersistPolicy
     from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
     from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 class PersistJob:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.comparing import agreement
-from unified_tree.miss import StoreLoss
-from unified_tree.receipt import NOWHERE
+from unified_tree.misses.miss import StoreLoss
+from unified_tree.native.comparing import agreement
+from unified_tree.results import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
     from unified_tree.controllers.storage_tier.prefetch_stages import Stages
-    from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary
+    from unified_tree.declare.keys import Key
+    from unified_tree.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 Place = tuple[str, bool, int, int, bytes]

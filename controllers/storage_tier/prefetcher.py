@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 class Prefetcher:

@@ -23,7 +23,7 @@ from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTier
 from unified_tree.controllers.storage_tier.store_jobs import LocalStoreJobs
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
-from unified_tree.printable import printable
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
     from unified_tree.controllers.storage_tier.store_jobs import StoreJobs
-    from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary
+    from unified_tree.declare.keys import Key
+    from unified_tree.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 _LOG = logging.getLogger("unified_tree.storage_tier")

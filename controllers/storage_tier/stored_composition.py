@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from unified_tree.component import Component
 from unified_tree.controllers.pools.format_header import format_headers
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout
 from unified_tree.controllers.storage.hit_policy import HitPolicy, PoolNeed, need_of
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.declare.component import Component
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:

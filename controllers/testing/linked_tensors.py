@@ -13,7 +13,7 @@ from unified_tree import Component, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPool, linked_pools
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 PAGE = 4
 COMPONENTS: tuple[Component, ...] = (

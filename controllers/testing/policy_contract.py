@@ -22,14 +22,14 @@ from unified_tree import (
 from unified_tree.controllers.testing.checks import LIMIT_S, BrokenClauseError, Check, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.clause_threads import described
 from unified_tree.controllers.testing.letter_tree import LetterTree
-from unified_tree.policies import EVENTS, overrides, policy_factory
-from unified_tree.standard_policy import Standard
+from unified_tree.policies.standard_policy import Standard
+from unified_tree.policies.table import EVENTS, overrides, policy_factory
 
 if TYPE_CHECKING:
-    from unified_tree.eviction_policy import Rank
-    from unified_tree.node import Node, Value
-    from unified_tree.receipt import Receipt
-    from unified_tree.tree_view import TreeView
+    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.policies.eviction_policy import Rank
+    from unified_tree.policies.tree_view import TreeView
 
 FULL = Component(name="full", coverage=Path())
 MAMBA = Component(name="mamba", coverage=Point())

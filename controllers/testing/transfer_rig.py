@@ -11,7 +11,7 @@ import numpy as np
 from unified_tree.controllers.testing.cells import Cells, Ids
 from unified_tree.controllers.testing.checks import expect_equal
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.effect import Copy, EffectKind
+from unified_tree.nodes.effect import Copy, EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

@@ -17,7 +17,7 @@ from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, P
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, await_until, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
 from unified_tree.controllers.testing.linker_contract import FOUND_AFTER_S, Ids, OpenLinker, tokens_of
-from unified_tree.coverage import Trailing
+from unified_tree.declare.coverage import Trailing
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool

@@ -28,7 +28,7 @@ from unified_tree.controllers.transfer_engines.null_engine import NullEngine
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
 from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
-from unified_tree.effect import Copy, EffectKind
+from unified_tree.nodes.effect import Copy, EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.transfer_engines.step import Piece, Step
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

@@ -8,10 +8,10 @@ import numpy as np
 from numpy import ndarray
 
 from unified_tree.errors import PageError, TransferError
-from unified_tree.int64 import INT64
+from unified_tree.native.int64 import INT64
 
 if TYPE_CHECKING:
-    from unified_tree.effect import Copy
+    from unified_tree.nodes.effect import Copy
 
 
 ARRAY: Final[Any] = ndarray

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from unified_tree.controllers.tensors import torch
 from unified_tree.controllers.transfer_engines.lane import Mark
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 class CudaMark:

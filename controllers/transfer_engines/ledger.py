@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
-from unified_tree.receipt import record
+from unified_tree.inputs.arguments import integer
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.results import record
 
 LOAD: Final = EffectKind.LOAD
 FIRST_LAYER: Final = (0,)

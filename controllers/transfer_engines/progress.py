@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 class Progress:

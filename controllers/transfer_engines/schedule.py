@@ -13,18 +13,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.batch import Batch
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
+from unified_tree.inputs.arguments import integer
+from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.progress import Progress
     from unified_tree.controllers.transfer_engines.step import Step
-    from unified_tree.page_format import PageFormat
+    from unified_tree.declare.page_format import PageFormat
 
 CHUNK_BLOCKS = 1024
 """Blocks a step: 256 MiB, some 15 ms of two cores, where 64 tokens of 8 KV heads of 128 in bfloat16 are a page."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 
 if TYPE_CHECKING:
-    from unified_tree.effect import Copy, EffectKind
+    from unified_tree.nodes.effect import Copy, EffectKind
 
 
 class Transfer(NamedTuple):

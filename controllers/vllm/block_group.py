@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unified_tree.component import Component
-from unified_tree.coverage import Coverage
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Coverage
 from unified_tree.errors import ConfigurationError
 
 

@@ -19,8 +19,8 @@ from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
+from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.block_group import BlockGroup

@@ -50,7 +50,7 @@ from unified_tree.controllers.vllm.step_plan import StepPlan, StepReport
 from unified_tree.controllers.vllm.tested_versions import require_tested
 from unified_tree.controllers.vllm.worker_side import WorkerSide
 from unified_tree.controllers.vllm.worker_store import WorkerStore
-from unified_tree.page_format import Shard
+from unified_tree.declare.page_format import Shard
 
 logger = init_logger("vllm.unified_tree")  # vLLM shows no other's
 

@@ -11,8 +11,8 @@ from unified_tree.controllers.storage.setting_checks import Bounds, check_settin
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.errors import ConfigurationError
-from unified_tree.given_files import shown
-from unified_tree.policies import policy_factory
+from unified_tree.inputs.given_files import shown
+from unified_tree.policies.table import policy_factory
 
 GIB = 1 << 30
 _BOUNDS = {

@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from unified_tree.controllers.vllm.block_group import BlockGroup
-from unified_tree.coverage import Coverage, Path, Point, Trailing
+from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
 from unified_tree.errors import ConfigurationError
 
 

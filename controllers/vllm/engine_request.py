@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from unified_tree.keys import Key
+from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.in_flight import Flight
-    from unified_tree.miss import StoreLoss
-    from unified_tree.receipt import Match, Receipt
+    from unified_tree.memory.in_flight import Flight
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.results import Match
 
 
 class EngineRequest(Protocol):

@@ -13,17 +13,18 @@ from unified_tree.controllers.cache.weights import Weights
 from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.errors import OutOfPagesError
-from unified_tree.node import Tier
 from unified_tree.settings import TreeSettings
+from unified_tree.tier import Tier
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.vllm.block_group import BlockGroup
-    from unified_tree.grafting import GraftResult
-    from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary, EvictResult, Receipt
+    from unified_tree.declare.keys import Key
+    from unified_tree.inserts.grafting import GraftResult
+    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.results import Boundary, EvictResult
 
 RECLAIM_NODES = 1024
 MAX_VERSIONS = 16_384

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.causes import LOAD_FAILED, LOAD_REFUSED
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
-from unified_tree.miss import Miss
-from unified_tree.miss_cause import MissCause
+from unified_tree.misses.causes import LOAD_FAILED, LOAD_REFUSED
+from unified_tree.misses.miss import Miss
+from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.vllm.engine_request import TrackedRequest
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
     from unified_tree.tree import UnifiedTree
 
 TOO_SHORT: Final[tuple[int, str | None]] = (LOAD_REFUSED, "cost")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.vllm.engine_request import ScheduledRequest, TrackedRequest
     from unified_tree.controllers.vllm.host_index import HostIndex
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.vllm.host_index import HostIndex
     from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
-    from unified_tree.receipt import Receipt
+    from unified_tree.nodes.receipt import Receipt
 
 __all__ = ["EngineRequest", "ScheduledRequest", "SchedulerSide"]
 

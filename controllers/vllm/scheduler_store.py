@@ -20,14 +20,14 @@ from unified_tree.controllers.storage_tier.storage_controller import StorageCont
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.stored_composition import layout_of, stored_pools
 from unified_tree.controllers.vllm.remote_jobs import RemoteStoreJobs, StepJobs
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.host_index import HostIndex
     from unified_tree.controllers.vllm.store_messages import Answer, StoreMessage
-    from unified_tree.keys import Key
-    from unified_tree.miss import StoreLoss
-    from unified_tree.receipt import Boundary
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.results import Boundary
 
 WRITES_AT_A_TIME = 16
 """Boundaries; each needs a step of the engine or two."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,14 @@ from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.vllm.block_pages import BlockPages, grouped_blocks
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepReport
-from unified_tree.page_format import WHOLE
-from unified_tree.printable import printable
+from unified_tree.declare.page_format import WHOLE
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.block_group import BlockGroup
     from unified_tree.controllers.vllm.store_messages import StoreMessage
     from unified_tree.controllers.vllm.worker_store import WorkerStore
-    from unified_tree.page_format import Shard
+    from unified_tree.declare.page_format import Shard
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from unified_tree import AdmissionPolicy, TreeView
-from unified_tree.node import Node, Root, Value
+from unified_tree.nodes.node import Node, Root, Value
 
 REMEMBERED = 1 << 14
 

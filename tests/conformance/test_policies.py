@@ -10,7 +10,7 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import POLICIES, Component, EvictionPolicy, Path, Point, TreeView
 from unified_tree.controllers.testing import Check, policy_checks, victims_of
-from unified_tree.node import Value
+from unified_tree.nodes.node import Value
 
 ORDERS = {
     # four values made in the order a, b, c, d with priorities 2, 0, 1, 0; hits: a twice, c, d twice, b, in this order

@@ -11,9 +11,9 @@ from kinds import FULL, MAMBA
 
 from unified_tree import EvictionPolicy, TreeSettings, TreeView
 from unified_tree.controllers.testing import check_policy
-from unified_tree.node import Node, Value
-from unified_tree.order import Order
-from unified_tree.policies import EVENTS
+from unified_tree.nodes.node import Node, Value
+from unified_tree.nodes.order import Order
+from unified_tree.policies.table import EVENTS
 
 
 class Recorder(EvictionPolicy):

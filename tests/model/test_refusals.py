@@ -18,9 +18,10 @@ from unified_tree import POLICIES, BlockBudget, Component, Key, OutOfPagesError,
 from unified_tree.controllers import HostTier, Lease, PrefixCache, WritePolicy
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.effect import EffectKind
-from unified_tree.node import NodeId, Value
-from unified_tree.turns import Session
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.nodes.node import Value
+from unified_tree.policies.density.turns import Session
+from unified_tree.tier import NodeId
 
 PAGE_SIZE = 2
 HUGE = 10_000

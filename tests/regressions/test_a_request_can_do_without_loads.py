@@ -8,7 +8,7 @@ from page_memory import PageMemory
 
 from unified_tree import Component, Key, Path
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 FULL = Component(name="full", coverage=Path())
 TOKENS = np.arange(13)

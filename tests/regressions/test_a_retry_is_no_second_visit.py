@@ -8,7 +8,7 @@ from kinds import FULL
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
-from unified_tree.turns import session_of
+from unified_tree.policies.density.turns import session_of
 
 PROMPT = list(range(64))
 FORK = [*PROMPT[:8], *[99] * 8]

@@ -17,7 +17,7 @@ from unified_tree.controllers.pools import DevicePool, HostLayout, PagePair, hos
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.transfer_engines import CpuEngine
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 FORMAT = mha_format("full", layer_ids=(0,), page_size=4, kv_heads=2, head_dim=8, shard=WHOLE)
 MODEL = Composition(name="m", page_size=4, components=(Component(name="full", coverage=Path(), format=FORMAT),))

@@ -26,7 +26,7 @@ from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
 from unified_tree.controllers.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 HOOKS = ("acquired", "load_failed", "invalidated", "evicted", "moved", "emptied", "polled", "failed")
 ERRORS = (ValueError("x"), OSError(28, "full"), AssertionError(), StopIteration(), MemoryError())

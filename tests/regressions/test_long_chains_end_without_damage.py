@@ -10,7 +10,7 @@ import pytest
 from waiting import PROGRAM_S
 
 CHAIN = """
-from unified_tree.turns import Turn
+from unified_tree.policies.density.turns import Turn
 before = first = Turn(0, 0, 10, None)
 for at in range({length}):
     before.by = Turn(at, 0, 10 + at, before)
@@ -20,7 +20,7 @@ del first
 """
 
 NESTED = """
-from unified_tree.turns import Turn
+from unified_tree.policies.density.turns import Turn
 held = Turn(0, 0, 10, None)
 for depth in range({length}):
     held = [held]

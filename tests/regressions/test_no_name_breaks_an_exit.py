@@ -33,7 +33,7 @@ from unified_tree.controllers.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError, LeaseError
-from unified_tree.printable import LONGEST, printable
+from unified_tree.inputs.printable import LONGEST, printable
 
 names = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
 

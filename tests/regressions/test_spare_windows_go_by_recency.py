@@ -11,7 +11,7 @@ import pytest
 from grove import Grove
 from kinds import FULL, swa
 
-from unified_tree.node import Value
+from unified_tree.nodes.node import Value
 
 
 def middles(policy: str, seed: int) -> list[dict[str, list[int]]]:

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-import unified_tree.node
+import unified_tree.nodes.node
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -17,7 +17,7 @@ COMPONENTS = (
     Component(name="swa", coverage=Trailing(8)),
     Component(name="mamba", coverage=Point()),
 )
-COMPILED = unified_tree.node.__file__.endswith((".so", ".pyd"))
+COMPILED = unified_tree.nodes.node.__file__.endswith((".so", ".pyd"))
 
 
 @pytest.mark.skipif(not COMPILED, reason="the interpreted classes are all known to the collector")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from grove import Grove
 
-import unified_tree.node
+import unified_tree.nodes.node
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 
-COMPILED = not str(unified_tree.node.__file__).endswith(".py")
+COMPILED = not str(unified_tree.nodes.node.__file__).endswith(".py")
 KINDS = [
     Component(name="full", coverage=Path()),
     Component(name="swa", coverage=Trailing(4)),

@@ -14,7 +14,7 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import Key, MissCause, Tier, UnifiedTree
 from unified_tree.components.hf_config import READERS, WRAPPED
-from unified_tree.policies import POLICIES
+from unified_tree.policies.table import POLICIES
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

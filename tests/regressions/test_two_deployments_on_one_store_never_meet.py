@@ -25,7 +25,7 @@ from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker,
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, stored_pools
-from unified_tree.page_format import WHOLE, Shard
+from unified_tree.declare.page_format import WHOLE, Shard
 
 PROMPT = np.arange(64)
 LONGER = np.arange(65)

@@ -9,12 +9,12 @@ import torch
 from numpy import int64
 from numpy.typing import NDArray
 
-from unified_tree.component import Component
 from unified_tree.components import Composition
 from unified_tree.controllers.host.tensor_pools import TensorTiers
 from unified_tree.controllers.pools import PageFormat, indexer_format, mha_format, state_format
-from unified_tree.coverage import Path, Point
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Path, Point
+from unified_tree.declare.page_format import WHOLE
 
 PAGE = 4
 FORMATS: dict[str, PageFormat] = {

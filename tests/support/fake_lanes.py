@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.testing import Cells, Ids
 from unified_tree.controllers.transfer_engines.lane import Mark
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

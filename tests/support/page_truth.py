@@ -8,7 +8,7 @@ import numpy as np
 from page_memory import PageMemory
 
 from unified_tree import Path, Point, Tier, UnifiedTree
-from unified_tree.node import Node, Root, Value
+from unified_tree.nodes.node import Node, Root, Value
 
 
 def wrong_pages(tree: UnifiedTree, memory: PageMemory, version_of: Callable[[str], int]) -> Iterator[str]:

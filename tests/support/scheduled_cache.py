@@ -25,7 +25,7 @@ from unified_tree.controllers.host.tensor_pools import tensor_tiers
 from unified_tree.controllers.pools import PageFormat, mha_format, state_format
 from unified_tree.controllers.storage import StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageTier, StorageTierStats
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 PAGE = 4
 WINDOW = 7

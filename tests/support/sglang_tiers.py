@@ -22,9 +22,9 @@ from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines.lane import Lane
-from unified_tree.effect import EffectKind
-from unified_tree.page_format import Shard
-from unified_tree.receipt import Boundary
+from unified_tree.declare.page_format import Shard
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.results import Boundary
 
 SIZE, PAGES, STATES, TOKENS = 2, 8, 4, list(range(8))
 KINDS = ("full", "windows", "states")

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from unified_tree import POLICIES, EvictionPolicy, TreeView
-from unified_tree.eviction_policy import Rank
-from unified_tree.node import Value
+from unified_tree.nodes.node import Value
+from unified_tree.policies.eviction_policy import Rank
 
 
 class TemperError(Exception):

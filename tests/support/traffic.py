@@ -10,8 +10,8 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import Key, TreeSettings
 from unified_tree.controllers import PrefixCache
-from unified_tree.hit_density import HitDensity
-from unified_tree.turns import Session, latest, session_of
+from unified_tree.policies.density.hit_density import HitDensity
+from unified_tree.policies.density.turns import Session, latest, session_of
 
 PATHS, STATES, WINDOWS = "paths", "states", "windows"
 KINDS = {PATHS: [FULL], STATES: [FULL, MAMBA], WINDOWS: [FULL, swa(2)]}

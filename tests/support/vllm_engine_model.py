@@ -25,7 +25,7 @@ from unified_tree.controllers.vllm.block_pages import BlockPages
 from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.vllm.worker_side import WorkerSide
 from unified_tree.controllers.vllm.worker_store import WorkerStore
-from unified_tree.page_format import Shard
+from unified_tree.declare.page_format import Shard
 
 PAGE = 4
 GARBAGE = -1

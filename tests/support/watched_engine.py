@@ -8,7 +8,7 @@ from page_memory import PageMemory, Place
 
 from unified_tree import Tier, TransferError
 from unified_tree.controllers.transfer_engines import Completion, Transfer, TransferEngine
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 class WatchedEngine:

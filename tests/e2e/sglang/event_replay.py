@@ -33,8 +33,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 from unified_tree.controllers.sglang.kv_events import namespace_parts
-from unified_tree.node import Tier
-from unified_tree.receipt import Boundary
+from unified_tree.results import Boundary
+from unified_tree.tier import Tier
 
 LORA = {"a": "adapter"}
 """The public names of the LoRA adapters, by extra key."""

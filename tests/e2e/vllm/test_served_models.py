@@ -27,7 +27,7 @@ from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.vllm import HostIndex, SchedulerSide, StepReport
 from unified_tree.controllers.vllm.block_pages import BlockPages
-from unified_tree.coverage import Trailing
+from unified_tree.declare.coverage import Trailing
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 MODELS = os.environ.get("MODELS", ",".join(tiny_models.MODELS)).split(",")

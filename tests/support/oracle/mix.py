@@ -22,8 +22,8 @@ from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
 from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.coverage import Path, Point, Trailing
-from unified_tree.node import Tier
+from unified_tree.declare.coverage import Path, Point, Trailing
+from unified_tree.tier import Tier
 
 NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)

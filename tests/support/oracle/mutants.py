@@ -24,7 +24,7 @@ from unified_tree.controllers.reference_engine.attention_layers import FullAtten
 from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
 from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
-from unified_tree.state import TreeState
+from unified_tree.state.tree_state import TreeState
 from unified_tree.tree import UnifiedTree
 
 

@@ -15,7 +15,7 @@ from traffic import PATHS, STATES, Served, Texts
 from waiting import PROGRAM_S
 
 from benches.machine import core
-from unified_tree.hit_density import HitDensity
+from unified_tree.policies.density.hit_density import HitDensity
 
 if core() == "compiled":
     pytest.skip("a compiled order keeps its parts", allow_module_level=True)

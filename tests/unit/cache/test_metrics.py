@@ -19,7 +19,7 @@ from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import ConfigurationError
-from unified_tree.miss_cause import MissCause
+from unified_tree.misses.miss_cause import MissCause
 from unified_tree.settings import TreeSettings
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]

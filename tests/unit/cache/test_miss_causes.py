@@ -11,7 +11,7 @@ from stored_cache import StoredCache
 
 from unified_tree import Component, Eviction, Key, Point, Tier, TreeSettings
 from unified_tree.controllers import Lease, LoadCost, PrefixCache
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 SLOW = LoadCost(bytes_per_s=1.0, latency_s=1e9)
 Part = tuple[str, int, int]

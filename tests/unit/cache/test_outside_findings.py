@@ -15,7 +15,7 @@ from unified_tree import Component, ConfigurationError, Key, LeaseError, OutOfPa
 from unified_tree.controllers import HostTier, Lease, PrefixCache
 from unified_tree.controllers.debugging import SealedPrefixCache, page_owner
 from unified_tree.controllers.transfer_engines import Completion, NullEngine
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 PROMPT = list(range(20))
 

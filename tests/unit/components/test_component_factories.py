@@ -9,10 +9,10 @@ import pkgutil
 import pytest
 
 import unified_tree.components
-from unified_tree.component import validate_components
 from unified_tree.components import compressed, draft, full, indexer, mamba, overlap, swa
 from unified_tree.components.mamba import delta_net_state, mamba1_state, mamba2_state
-from unified_tree.coverage import Path, Point, Trailing
+from unified_tree.declare.component import validate_components
+from unified_tree.declare.coverage import Path, Point, Trailing
 
 
 def test_one_of_each_lives_in_one_tree() -> None:

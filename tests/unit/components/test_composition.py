@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unified_tree.components import AttentionCost, Composition, composition_for, full, model_names, swa
-from unified_tree.coverage import Path, Trailing
+from unified_tree.declare.coverage import Path, Trailing
 from unified_tree.errors import ConfigurationError
 
 GIB = 1 << 30

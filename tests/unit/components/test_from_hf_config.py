@@ -33,13 +33,13 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from unified_tree.component import Component
 from unified_tree.components import Composition, from_hf_config
 from unified_tree.components.layers import AttentionLayer, compose
 from unified_tree.components.serving import Serving
-from unified_tree.coverage import Path, Point, Trailing
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Path, Point, Trailing
+from unified_tree.declare.page_format import Part
 from unified_tree.errors import ConfigurationError
-from unified_tree.page_format import Part
 
 
 def parts(composition: Composition) -> dict[str, Component]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from unified_tree import ConfigurationError
-from unified_tree.component import Component
 from unified_tree.components import Composition, composition_for, from_hf_config, model_names
 from unified_tree.components.model_facts import MODEL_FACTS
-from unified_tree.page_format import WHOLE, PageFormat, Shard
+from unified_tree.declare.component import Component
+from unified_tree.declare.page_format import WHOLE, PageFormat, Shard
 
 Kept = tuple[str, str, tuple[int, ...]]
 

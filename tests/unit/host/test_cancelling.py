@@ -12,7 +12,7 @@ from memory_model import Request
 
 from unified_tree import LeaseError, TransferError
 from unified_tree.controllers.transfer_engines import Completion
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 @pytest.fixture

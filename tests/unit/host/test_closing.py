@@ -8,7 +8,7 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import LeaseError, TransferError
 from unified_tree.controllers import PrefixCache, WritePolicy
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 def test_drain_finishes_what_was_started_and_what_is_due() -> None:

@@ -7,7 +7,7 @@ from held_engine import Tiered
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import TransferError
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 def on_both() -> Tiered:

@@ -8,7 +8,7 @@ from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import Component, ConfigurationError, Path, Tier
 from unified_tree.controllers import LoadCost
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 def remembered(tiered: Tiered, *texts: str) -> Tiered:

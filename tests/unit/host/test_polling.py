@@ -12,7 +12,7 @@ from held_engine import Tiered
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import Component
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 def calls_of(work: Callable[[], object]) -> int:

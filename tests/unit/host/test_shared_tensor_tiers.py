@@ -31,7 +31,7 @@ from unified_tree.controllers.pools import (
 )
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, stored_composition
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.page_format import WHOLE
+from unified_tree.declare.page_format import WHOLE
 
 PAGE = 4
 WINDOW = 7

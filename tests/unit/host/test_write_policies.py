@@ -10,7 +10,7 @@ from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import Key, OutOfPagesError
 from unified_tree.controllers import WritePolicy
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 def key(text: str) -> Key:

@@ -26,7 +26,7 @@ from unified_tree.controllers.inspector.recording_page import read_recording, re
 from unified_tree.controllers.inspector.tape import EVENT_FIELDS
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import ConfigurationError
-from unified_tree.miss_cause import MissCause
+from unified_tree.misses.miss_cause import MissCause
 
 
 class Page:

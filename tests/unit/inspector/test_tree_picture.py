@@ -12,7 +12,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.inspector.flame import EVERYTHING, MAX_TICKS, RECTANGLE, flame, run_details
 from unified_tree.controllers.inspector.tree_picture import TIERS, TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS, TreeWalk
-from unified_tree.node import Node
+from unified_tree.nodes.node import Node
 
 
 def picture_of(cache: PrefixCache) -> TreePicture:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from unified_tree import Component, ConfigurationError, PageError, Path, Point, Trailing
-from unified_tree.block_budget import BlockBudget
 from unified_tree.components import Composition, composition_for, model_names
 from unified_tree.controllers.pools import (
     BlockArena,
@@ -31,6 +30,7 @@ from unified_tree.controllers.pools import (
 from unified_tree.controllers.pools.copier import PartCopier
 from unified_tree.controllers.pools.host_arena import suitable_block_bytes
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
+from unified_tree.declare.block_budget import BlockBudget
 
 PAGE_SIZE = 4
 DEVICE_PAGES = 9

@@ -10,7 +10,7 @@ from unified_tree import ConfigurationError
 from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.pools import formats_of, propose_page_counts
 from unified_tree.controllers.pools.host_layout import HostLayout, place
-from unified_tree.coverage import Point, Trailing
+from unified_tree.declare.coverage import Point, Trailing
 
 GIB = 1 << 30
 

@@ -18,7 +18,7 @@ from unified_tree.controllers.pools import (
     raw_format,
     state_format,
 )
-from unified_tree.page_format import ITEM_BYTES, Shard
+from unified_tree.declare.page_format import ITEM_BYTES, Shard
 
 
 def test_sizes_by_hand() -> None:

@@ -18,8 +18,8 @@ from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
+from unified_tree.declare.page_format import WHOLE
 from unified_tree.errors import ConfigurationError, LinkError
-from unified_tree.page_format import WHOLE
 
 CHUNK = 16
 PAGES = 40

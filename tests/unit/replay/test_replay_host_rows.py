@@ -11,7 +11,7 @@ import pytest
 from replay_rows import GIB, figures, host_of, page_counts, wrong_bytes
 from replay_rows import row_of as run
 
-from unified_tree import Boundary, Tier, matching
+from unified_tree import Boundary, Tier
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
 from unified_tree.controllers.cache import page_tables
@@ -26,6 +26,7 @@ from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import TransferError
+from unified_tree.locks import locks
 
 MODELS = {"llama-3.1-8b": 8.0, "gpt-oss-20b": 1.6, "qwen3-next-80b-a3b": 3.0, "deepseek-v4-flash": 1.0}
 WORKLOAD = synthetic_workload(SyntheticOptions(request_count=150, session_gap_s=4))
@@ -176,10 +177,10 @@ def test_a_wrong_copy_of_one_component_is_seen(component: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("host_gib", [None, 60.0])
 def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = matching.collect
+    original = locks.collect
 
-    def turned(state: Any, locks: Any, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
-        ids = np.frombuffer(b"".join(original(state, locks, boundary, component, tier)), np.int64)
+    def turned(state: Any, held: Any, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
+        ids = np.frombuffer(b"".join(original(state, held, boundary, component, tier)), np.int64)
         return [(ids[::-1] if component == "full" else ids).tobytes()]
 
     monkeypatch.setattr(page_tables, "collect", turned)

@@ -24,7 +24,7 @@ from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
 from unified_tree.controllers.replay.workload import Workload
-from unified_tree.policies import POLICIES
+from unified_tree.policies.table import POLICIES
 
 Listed = tuple[int, int, int, list[int]]
 """Prompt tokens, tokens a block, scope of the ids, ids."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers import Lease, PrefixCache
     from unified_tree.controllers.replay.workload import Int64s
-    from unified_tree.keys import Key
+    from unified_tree.declare.keys import Key
 
 PAGE = 16
 

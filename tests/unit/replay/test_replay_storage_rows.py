@@ -27,9 +27,9 @@ from unified_tree.controllers.storage.file.table_shape import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.transfer_engines import VirtualClock
+from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError, StorageError
-from unified_tree.keys import Key
-from unified_tree.node import Tier
+from unified_tree.tier import Tier
 
 MODELS = {
     "llama-3.1-8b": (3.0, 3.0),

@@ -14,7 +14,7 @@ from unified_tree.controllers.sglang.assembly import copy_lanes
 from unified_tree.controllers.sglang.settings import Settings
 from unified_tree.controllers.sglang.tiers import stream_engine
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
-from unified_tree.page_format import PageFormat, Part
+from unified_tree.declare.page_format import PageFormat, Part
 
 
 def tensors(device: str) -> Any:

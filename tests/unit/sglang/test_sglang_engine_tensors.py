@@ -17,7 +17,7 @@ from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.engine_tensors import EngineTensors, engine_tensors
 from unified_tree.controllers.sglang.page_names import PageNames
 from unified_tree.controllers.sglang.page_numbers import PageNumbers
-from unified_tree.page_format import Shard
+from unified_tree.declare.page_format import Shard
 
 KINDS: dict[str, Any] = {
     "full": lambda: tensors(pools.attention(20, 2), page_size=2),

@@ -19,7 +19,7 @@ from unified_tree.controllers.sglang.miss_metrics import MissMetrics
 from unified_tree.controllers.sglang.request_keys import RequestKeys
 from unified_tree.controllers.sglang.request_misses import MissFigures, RequestMisses
 from unified_tree.controllers.sglang.settings import MissSettings, Settings
-from unified_tree.receipt import NOWHERE
+from unified_tree.results import NOWHERE
 
 
 class World:

@@ -19,9 +19,9 @@ from unified_tree.controllers.ranks.rank_agreement import MultiRank
 from unified_tree.controllers.sglang.device_pools import FULL, WINDOW
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.transfer_engines.lane import Lane
-from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError
-from unified_tree.receipt import Boundary
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.results import Boundary
 
 
 @pytest.fixture(params=["thread", "streams"])

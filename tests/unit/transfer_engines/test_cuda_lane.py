@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 
 class Event:

@@ -12,7 +12,7 @@ from page_memory import PageMemory
 from unified_tree import ConfigurationError, TransferError
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, Transfer, TransferEngine, VirtualClock
-from unified_tree.effect import EffectKind
+from unified_tree.nodes.effect import EffectKind
 
 MAKERS: dict[str, Callable[[int], TransferEngine]] = {
     "null": NullEngine,

@@ -12,7 +12,7 @@ from unified_tree import ConfigurationError
 from unified_tree.controllers.pools import mha_format, state_format
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, STEP_BYTES, Schedule, step_blocks
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.effect import Copy, EffectKind
+from unified_tree.nodes.effect import Copy, EffectKind
 
 MOVERS: Any = {name: SimpleNamespace(layer_ids=(0, 1)) for name in ("full", "mamba")}
 

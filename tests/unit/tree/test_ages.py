@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from unified_tree import Component, Key, Path, Point, Tier, TreeSettings, UnifiedTree
-from unified_tree.ages import BOUNDS_S, LEVELS, SLOTS, AgeCounter, Ages
 from unified_tree.controllers import PrefixCache
-from unified_tree.coverage import Trailing
+from unified_tree.declare.coverage import Trailing
+from unified_tree.memory.ages import BOUNDS_S, LEVELS, SLOTS, AgeCounter, Ages
 
 
 class FakeClock:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import unified_tree
-from unified_tree import sliced_bytes
+from unified_tree.native import sliced_bytes
 
 try:
-    import unified_tree.key_bytes
+    import unified_tree.native.key_bytes
 except ImportError:
     NATIVE: Any = None
 else:
-    NATIVE = unified_tree.key_bytes
+    NATIVE = unified_tree.native.key_bytes
 WAYS: list[Any] = [sliced_bytes, *([NATIVE] if NATIVE is not None else [])]
 
 

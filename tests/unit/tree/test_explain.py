@@ -9,7 +9,7 @@ from grove import Grove, key
 from kinds import FULL, MAMBA, OWN_DRAFT, swa
 
 from unified_tree import Explanation, Key, Tier
-from unified_tree.hit_density import HitDensity
+from unified_tree.policies.density.hit_density import HitDensity
 
 
 def losses(explanation: Explanation) -> list[tuple[str, Tier | None, int, int]]:

@@ -11,10 +11,10 @@ from kinds import FULL, MAMBA, swa
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
 from unified_tree import BlockBudget, Component, Tier, UnifiedTree
-from unified_tree.hit_density import FIRST_LEARNED, HitDensity
-from unified_tree.node import Value
-from unified_tree.pool import Pool
-from unified_tree.turns import session_of
+from unified_tree.nodes.node import Value
+from unified_tree.policies.density.hit_density import FIRST_LEARNED, HitDensity
+from unified_tree.policies.density.turns import session_of
+from unified_tree.state.pool import Pool
 
 WINDOW = swa(4)
 

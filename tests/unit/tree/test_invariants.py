@@ -13,9 +13,9 @@ from grove import Grove, key
 from kinds import CARRY_OVER, DRAFT, FULL, MAMBA, swa
 
 from unified_tree import BlockBudget, NodeId, Tier, UnifiedTree
-from unified_tree.invariants import LAWS
-from unified_tree.node import Node, Root, Value
-from unified_tree.shared_pools import SharedPools
+from unified_tree.checks.invariants import LAWS
+from unified_tree.nodes.node import Node, Root, Value
+from unified_tree.state.shared_pools import SharedPools
 
 FULL_INDEX, SWA_INDEX, MAMBA_INDEX, DRAFT_INDEX = 0, 1, 2, 3
 

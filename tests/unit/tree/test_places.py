@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from unified_tree.turns import Place, rate_of_place
+from unified_tree.policies.density.turns import Place, rate_of_place
 
 USUAL = 100.0
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
 from unified_tree import TreeSettings
-from unified_tree.line import Line
-from unified_tree.recency_shadow import FIRST_WAIT, RecencyShadow, Ring
+from unified_tree.nodes.line import Line
+from unified_tree.policies.density.recency_shadow import FIRST_WAIT, RecencyShadow, Ring
 
 
 class NaiveRing:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_tree.survival import AGE_BOUNDS, AGE_WIDTHS, AGES, FEW_ANSWERS, LOWS, Survival, gittins, lows_of
-from unified_tree.turns import Turn
+from unified_tree.policies.density.survival import AGE_BOUNDS, AGE_WIDTHS, AGES, FEW_ANSWERS, LOWS, Survival, gittins, lows_of
+from unified_tree.policies.density.turns import Turn
 
 Waits = list[tuple[int | None, int]]
 """Of each turn after how many ticks it is answered, None for never, and how long its text is."""

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import unified_tree.tuples
+import unified_tree.native.tuples
 
 try:
-    import unified_tree.untracked_tuples
+    import unified_tree.native.untracked_tuples
 except ImportError:
     NATIVE: Any = None
 else:
-    NATIVE = unified_tree.untracked_tuples
+    NATIVE = unified_tree.native.untracked_tuples
 
 
 @pytest.fixture(params=["python", *(["native"] if NATIVE is not None else [])])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     if request.param == "python":
-        monkeypatch.setitem(sys.modules, "unified_tree.untracked_tuples", None)
-    return runpy.run_path(unified_tree.tuples.__file__)
+        monkeypatch.setitem(sys.modules, "unified_tree.native.untracked_tuples", None)
+    return runpy.run_path(unified_tree.native.tuples.__file__)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])

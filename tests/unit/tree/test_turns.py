@@ -8,8 +8,8 @@ import pytest
 from traffic import PATHS, STATES, Served, Texts
 
 from unified_tree import Key
-from unified_tree.line import Line
-from unified_tree.turns import BIN_BITS, BINS, FEATURES, MEAN_GAPS, Turn, latest, octave, session_of
+from unified_tree.nodes.line import Line
+from unified_tree.policies.density.turns import BIN_BITS, BINS, FEATURES, MEAN_GAPS, Turn, latest, octave, session_of
 
 
 def turn_of(server: Served, tokens: list[int]) -> Turn:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_tree import Component, Key, Path, Point, Tier, Trailing, UnifiedTree, matching
-from unified_tree.comparing import agreement
+from unified_tree import Component, Key, Path, Point, Tier, Trailing, UnifiedTree
+from unified_tree.lookup import matching
+from unified_tree.native.comparing import agreement
 
 PAGE = 2
 KINDS = [

@@ -1,0 +1,91 @@
+"""Checks of callers' arguments, made before anything is changed.
+
+Schedulers compute with arrays, so numpy's integers and floats are accepted like Python's. A bool or a NaN is not a number here.
+What is checked here is annotated as Any or object: compiled code raises a bare TypeError for a narrower type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from unified_tree.errors import UnifiedTreeError
+from unified_tree.tier import Tier
+
+MAX_INTEGER: Final = (1 << 63) - 1
+MAX_AT_HAND: Final = (1 << 62) - 1
+"""What compiled code compares without an object."""
+
+
+def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: int = 0) -> int:
+    """`value` as an int from `minimum` to 2**63 - 1. Raises `error` for anything else, naming the argument.
+
+    >>> integer(np.int32(3), "length_tokens", UnifiedTreeError)
+    3
+    """
+    if type(value) is int:
+        found = value
+        if minimum <= found <= MAX_AT_HAND:
+            return found
+    elif isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise error(f"{name} must be an integer, not {value!r}")
+    else:
+        found = int(value)
+    if found < minimum:
+        raise error(f"{name} must be {minimum} or more, not {_shown(found)}")
+    if found > MAX_INTEGER:
+        raise error(f"{name} must fit in 63 bits, not {_shown(found)}")
+    return found
+
+
+def integers(values: Any, name: str, error: type[UnifiedTreeError]) -> dict[Any, int]:
+    """A mapping whose values are integers, as a dictionary; see `integer`."""
+    return {
+        key: value if type(value) is int and 0 <= value <= MAX_INTEGER else integer(value, f"{name}[{key!r}]", error)
+        for key, value in values.items()
+    }
+
+
+def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bool = False) -> float:
+    """`value` as a finite float of zero or more, or above zero. Raises `error` for anything else, naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise error(f"{name} must be a number, not {value!r}")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not (math.isfinite(found) and (found > 0 if positive else found >= 0)):
+        raise error(f"{name} must be finite and {'positive' if positive else 'zero or more'}, not {found}")
+    return found
+
+
+def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
+    """`value` as a bool. Raises `error` for anything else, naming the argument; truthy strings such as `"no"` are refused."""
+    if value is True or value is False:
+        return value
+    if not isinstance(value, np.bool_):
+        raise error(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
+    """What a sequence or another iterable holds. Raises `error` for anything else, a string included."""
+    if type(values) is not tuple and (isinstance(values, str | bytes) or not isinstance(values, Iterable)):
+        raise error(f"{name} must be a sequence, not {values!r}")
+    return list(values)
+
+
+def checked_resident(tier: object) -> None:
+    """Raise UnifiedTreeError for what is no Tier, and for storage, whose pages no node holds."""
+    if not isinstance(tier, Tier):
+        raise UnifiedTreeError(f"a Tier is needed, DEVICE or HOST, not {tier!r}")
+    if tier is Tier.STORAGE:
+        raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
+
+
+def _shown(value: int) -> str:
+    """Python refuses to print the longest integers."""
+    return str(value) if abs(value) <= MAX_INTEGER else f"an integer of {value.bit_length()} bits"

@@ -1,0 +1,482 @@
+"""Finding a key and the longest boundary along it. Nothing here changes the tree's structure.
+
+The walk goes down by one dictionary look-up and one memory comparison a node. Boundaries (lengths one can resume from) are then
+searched from the deepest node upwards. The first try usually succeeds, so the cost of coverage does not grow with the depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from unified_tree.declare.keys import Key
+from unified_tree.declare.token_bytes import require_tokens
+from unified_tree.native.comparing import agreement
+from unified_tree.nodes.children import child_at
+from unified_tree.nodes.node import Node, window_values
+from unified_tree.results import NOWHERE, Boundary, Match, record
+from unified_tree.tier import PAGE_ID_BYTES, Tier
+
+if TYPE_CHECKING:
+    from unified_tree.state.tree_state import TreeState
+
+
+def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int]:
+    """The deepest node on the key's path below `start`, and how many tokens match, at most `limit` and in whole pages.
+
+    Cost: O(depth) look-ups and one comparison of the matched bytes.
+    """
+    data = key.data
+    width = key.width_bytes
+    base = key.begin * width
+    page = state.page_size * width
+    stop = limit // state.page_size * page - base
+    position = start.end * width - base
+    node = start
+    while position < stop:
+        common = 0
+        if node.child_index is None:
+            child = node.first_child
+            while child is not None:
+                common = agreement(data, child.edge, position, stop, page)
+                if common:
+                    break
+                child = child.next_sibling
+        else:
+            child = child_at(node, bytes(data[position : position + page]))
+            if child is not None:
+                common = agreement(data, child.edge, position, stop, page)
+        if child is None:
+            break
+        if common < len(child.edge):
+            return child, (base + position + common) // width
+        node = child
+        position += common
+    return node, (base + position) // width
+
+
+def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool = False) -> Match:
+    """Match `key` up to `limit` tokens; see UnifiedTree.match_prefix.
+
+    Args:
+        checks: raise InvalidKeyError, with nothing changed, for a negative id. Only what does not match is looked at, because
+            no id in the tree is negative.
+
+    It returns three boundaries. For example, a key has 1,000 tokens. All its path pages are in the tree: those of the first 800
+    on device, the rest on host. A window of 100 tokens is on device before token 300, and on host before token 1,000. Then
+    `device` is 300, where both are on device. `reachable` is 1,000, where both are on some tier. `rebuild` is 800, the end of
+    the path on device, if the window before it can be recomputed from that path at a cost of `rebuild_tokens`.
+    """
+    root = state.roots.get((key.namespace, key.bigram))
+    node, length = (None, 0) if root is None else walk(state, key, _walked(state, key, root, limit), limit)
+    if checks:
+        require_tokens(key.data, length * key.width_bytes)
+    if node is None or length == 0:
+        if touch:
+            state.arrival = None
+        return _MISS
+    path_node, path_length = device_node, device_length = node, length
+    if state.host_value_count:  # else every node's paths are on device
+        path_node, path_length = path_reach(state, node, length, device_only=False)
+        device_node, device_length = path_reach(state, node, length, device_only=True)
+    if not state.is_gated:
+        device = record(Boundary, (device_node.id, device_length))
+        reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
+        rebuild, rebuild_tokens = device, 0
+        save_at: tuple[int, ...] = ()
+    else:
+        device = deepest_boundary(state, device_node, device_length, device_only=True)
+        reachable = deepest_boundary(state, path_node, path_length, device_only=False) if state.host_value_count else device
+        rebuild, rebuild_tokens = _rebuild(state, device, device_node, device_length)
+        save_at = _branch_point(state, path_length, device.length)
+    if touch:
+        _use(state, device, reachable, path_node, path_length)
+    if state.ghosts is not None:
+        state.ghosts.matched = node
+    known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
+    if isinstance(key.data, bytes):
+        key.walked = (state.mark, known)
+    return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
+
+
+def _walked(state: TreeState, key: Key, root: Node, limit: int) -> Node:
+    """The deepest node that an earlier walk along this key ended at or passed, and within a limit; else the key's root."""
+    walked = key.walked
+    if walked is None or walked[0] is not state.mark:
+        return root
+    return node_above(state, root, walked[1], limit)
+
+
+def node_above(state: TreeState, root: Node, after: Boundary, limit: int) -> Node:
+    """The deepest node that ends at or above a boundary on a key, and within a limit; the key's root if its node is gone.
+
+    Cost: O(nodes passed).
+    """
+    node = state.nodes.get(after.node) if after.length else None
+    if node is None or node.root is not root:
+        return root
+    while node.parent is not None and node.end > min(after.length, limit):
+        node = node.parent
+    return node
+
+
+_MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, (), NOWHERE)
+
+
+def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) -> tuple[Node, int]:
+    """How far up from (node, length) one must go to find every required path component."""
+    while node.parent is not None:
+        for i in state.required_paths:
+            if node.device[i] is None and (device_only or node.host[i] is None):
+                break
+        else:
+            return node, length
+        node = node.parent
+        length = node.end
+    return node, 0
+
+
+def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: bool) -> Boundary:
+    """The longest boundary at or above (node, length), where the paths are covered. Cost: O(nodes passed and of windows)."""
+    for i in state.required_points:
+        if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+            return _boundary_above(state, node, length, device_only)
+    for i, window in state.required_windows:
+        if window_gap(state, node, length, i, window, device_only=device_only) is not None:
+            return _boundary_above(state, node, length, device_only)
+    return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
+
+
+def once_boundary(state: TreeState, node: Node, length: int, floor: int) -> int:
+    """The longest length at or above (node, length), and above `floor`, at which a request could have resumed if nothing had
+    been evicted; `floor` or less if there is none. Cost: O(nodes passed and of windows).
+    """
+    if len(state.required_points) == 1 and not state.required_windows:
+        i = state.required_points[0]
+        while length > floor:
+            if length == node.end and (node.device[i] is not None or node.host[i] is not None or node.lost_of(i) is not None):
+                break
+            assert node.parent is not None
+            node = node.parent
+            length = node.end
+        return length
+    return _boundary_above(state, node, length, device_only=False, once=True).length
+
+
+def once_boundary_from(state: TreeState, node: Node) -> int:
+    """The smallest length in a node such that a request could have resumed from there and from all behind it, had nothing been
+    evicted; beyond the node's end if there is none. Cost: O(nodes of the windows).
+    """
+    end = node.end
+    for i in state.required_points:
+        if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
+            return end + 1
+    if not state.required_windows:
+        return end
+    start: i64 = node.start
+    size: i64 = state.page_size
+    first: i64 = end if state.required_points else start + 1
+    for i, window in state.required_windows:
+        reached: i64 = end
+        floor: i64 = start + size - window  # from here on nothing in the node lacks a window
+        at: Node = node
+        while reached > 0 and reached > floor:
+            parent = at.parent
+            if parent is None:
+                break
+            above: i64 = parent.end
+            reached -= size * _pages_once(state, at, i)
+            if reached > above:
+                break
+            reached = above
+            at = parent
+        if reached > 0 and reached + window > first:
+            first = reached + window
+    return first
+
+
+def _pages_once(state: TreeState, node: Node, component: int) -> i64:
+    """How many of a node's last pages a component has, or had before it lost them."""
+    count: i64 = 0
+    value = node.device[component]
+    if value is not None:
+        count = len(value.pages) // PAGE_ID_BYTES
+    if state.host_value_count:
+        value = node.host[component]
+        if value is not None and len(value.pages) > PAGE_ID_BYTES * count:
+            count = len(value.pages) // PAGE_ID_BYTES
+    if node.lost is not None:
+        lost = node.lost_of(component)
+        if lost is not None and lost.page_count > count:
+            count = lost.page_count
+    return count
+
+
+def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Boundary:
+    """As `deepest_boundary`, where the first try failed.
+
+    How far each window is known to be covered is kept from try to try, so that no node is looked at twice for a window.
+    """
+    scans = [_WindowScan(i, window) for i, window in state.required_windows]
+    while node.parent is not None:
+        retry: Node | None = None
+        for i in state.required_points:
+            if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+                if once and length == node.end and node.lost_of(i) is not None:
+                    continue
+                retry = node.parent
+                break
+        else:
+            for scan in scans:
+                retry = scan.gap(state, node, length, device_only, once)
+                if retry is not None:
+                    break
+        if retry is None:
+            return record(Boundary, (node.id, length))
+        node = retry
+        length = node.end
+    return NOWHERE
+
+
+class _WindowScan:
+    """How far up one component's window is known to be covered, while lengths are tried from the deepest up."""
+
+    __slots__ = ("at", "component", "reached", "window")
+
+    def __init__(self, component: int, window: int) -> None:
+        self.component = component
+        self.window = window
+        self.at: Node | None = None
+        self.reached = 0
+
+    def gap(self, state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Node | None:
+        """As `window_gap`. Lengths are tried in descending order."""
+        at = self.at
+        if at is None or self.reached >= length:
+            at = node
+            self.reached = length
+        needed_from = length - self.window
+        while self.reached > needed_from:
+            parent = at.parent
+            if parent is None:
+                break
+            covered = covered_tokens(state, at, self.component, device_only)
+            lost = at.lost_of(self.component) if once else None
+            if lost is not None:
+                covered = max(covered, lost.page_count * state.page_size)
+            first = max(parent.end, at.end - covered)
+            if first >= self.reached:
+                self.at = None
+                return parent
+            self.reached = first
+            if first == parent.end:
+                at = parent
+        self.at = at
+        return None
+
+
+def window_gap(state: TreeState, node: Node, length: int, component: int, window: int, *, device_only: bool) -> Node | None:
+    """None if a component has the window before (node, length); else the deepest node above at whose end it may have one.
+
+    A gap rules out every length between it and here, for their windows reach back further. Cost: O(nodes of the window).
+    """
+    return _WindowScan(component, window).gap(state, node, length, device_only)
+
+
+def covered_tokens(state: TreeState, node: Node, component: int, device_only: bool) -> int:
+    """How many of the node's last tokens a component has on device, or on either tier."""
+    on_device = node.device[component]
+    count = on_device.page_count if on_device is not None else 0
+    on_host = node.host[component]
+    if not device_only and on_host is not None and on_host.page_count > count:
+        count = on_host.page_count
+    return count * state.page_size
+
+
+def _rebuild(state: TreeState, device: Boundary, node: Node, length: int) -> tuple[Boundary, int]:
+    """Where a run can resume by rebuilding the windows, and how many tokens it runs again.
+
+    It starts at a page, early enough that the whole first page of the window before `length` comes out exact: another
+    request may later resume one page earlier and use that page.
+    """
+    if state.rebuild_tokens is None:
+        return device, 0
+    start = (length - state.rebuild_tokens - state.page_size + 1) // state.page_size * state.page_size
+    if start <= device.length:
+        return device, 0
+    return record(Boundary, (node.id, length)), length - start
+
+
+def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> tuple[int, ...]:
+    point = path_length // state.save_grid_tokens * state.save_grid_tokens
+    return (point,) if point > resumable_length else ()
+
+
+def use(state: TreeState, found: Match, held: Boundary) -> None:
+    """Count a match that did not touch what it found as a use, now that it is sure. What left the tree since is passed over.
+
+    Args:
+        held: a boundary on the same key, at least `found.device`, that is locked, or of length zero.
+
+    Cost: as the touch of a match.
+    """
+    if found.known.length == 0:
+        state.arrival = None
+        return
+    length = found.path_length
+    node = state.nodes.get(found.known.node)
+    if node is None:
+        node = state.nodes.get(held.node)
+        if node is None:
+            return
+    length = min(length, node.end)
+    while length <= node.start and node.parent is not None:
+        node = node.parent
+    device, reachable = found.device, found.reachable
+    is_longer = reachable.length > device.length
+    _use(
+        state,
+        _named(node, device),
+        _named(node, reachable) if is_longer and reachable.length <= length else NOWHERE,
+        node,
+        length,
+    )
+
+
+def _named(node: Node, boundary: Boundary) -> Boundary:
+    """A boundary by the node in which it lies now, at or above one on its path."""
+    at = node
+    while boundary.length <= at.start and at.parent is not None:
+        at = at.parent
+    return boundary if at.id == boundary.node else record(Boundary, (at.id, boundary.length))
+
+
+def _use(state: TreeState, device: Boundary, reachable: Boundary, path_node: Node, path_length: int) -> None:
+    """A request uses what it matched."""
+    state.tick()
+    if state.listener is not None:
+        state.arrival = state.listener.arrived(path_node, path_length)
+    _touch(state, device, path_node, path_length, Tier.DEVICE)
+    if reachable.length > device.length:
+        _touch(state, reachable, path_node, path_length, Tier.HOST)
+
+
+def touch(state: TreeState, node: Node, length: int) -> None:
+    """A boundary on device is used: as a match that ends there."""
+    state.tick()
+    _touch(state, record(Boundary, (node.id, length)), node, length, Tier.DEVICE)
+
+
+def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
+    """A match uses the deepest path node, the boundary's window and its state."""
+    now, ages = state.clock, state.ages
+    pools = state.pools(tier)
+    for i in state.owned_paths_on(tier):
+        value = path_node.values(tier)[i]
+        if value is not None:
+            if ages is not None:
+                ages.used(value)
+            value.touch(path_length, now)
+            pools[i].touched(value)
+    if boundary.length == 0 or not (state.points or state.windows):
+        return
+    node = state.nodes.get(boundary.node)
+    assert node is not None
+    for i in state.owned_points_on(tier):
+        value = node.values(tier)[i] if node.end == boundary.length else None
+        if value is not None:
+            if ages is not None:
+                ages.used(value)
+            value.touch(boundary.length, now)
+            pools[i].touched(value)
+    for i, window in state.owned_windows_on(tier):
+        values = window_values(node, boundary.length, i, window, tier)
+        if ages is not None and values:
+            ages.used(values[0])
+        for value in values:
+            value.touch(min(boundary.length, value.node.end), now)
+            pools[i].touched(value)
+
+
+def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: int) -> None:
+    """See UnifiedTree.supersede."""
+    node = state.nodes.get(boundary.node)
+    for value in [] if node is None else window_values(node, boundary.length, i, window, Tier.DEVICE):
+        if not value.hits and value.node.end <= later - window:
+            value.touched = 0
+            state.device_pools[i].reorder(value)
+
+
+def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
+    """The elements [begin, length) on the way to `node`; the empty key for no node."""
+    if node is None or node.root is None:
+        return Key.from_elements(b"", "", bigram=False)
+    namespace, bigram = node.root.name
+    pieces: list[bytes] = []
+    at = node
+    while (parent := at.parent) is not None and at.end > begin:
+        first, last = max(begin - parent.end, 0), min(length, at.end) - parent.end
+        width = len(at.edge) // (at.end - parent.end)
+        pieces.append(at.edge[first * width : last * width])
+        at = parent
+    pieces.reverse()
+    return Key.from_elements(b"".join(pieces), namespace, bigram=bigram, begin=begin)
+
+
+def spare_from(state: TreeState, node: Node, length: int) -> int | None:
+    """The start of the deepest node of whose windows (node, length) needs some that are spare, and on device alone. None if it
+    needs none of these. Cost: O(nodes of the windows).
+    """
+    start: int | None = None
+    for i, window in state.owned_windows[0]:
+        for value in window_values(node, length, i, window, Tier.DEVICE):
+            if value.spare and value.node.host[i] is None:
+                start = value.node.start if start is None else max(start, value.node.start)
+                break
+    return start
+
+
+def collect_at(
+    state: TreeState,
+    node: Node,
+    length: int,
+    i: int,
+    tier: Tier,
+    pages_of: Callable[[Node, int], bytes] | None = None,
+    *,
+    begin: int = 0,
+) -> list[bytes]:
+    """As `collect`, of a component by index, from `begin` up to a length in a node; a state's whatever `begin` is."""
+    if i in state.points:
+        return [pages_at(node, i, tier, pages_of)] if length == node.end else []
+    chunks: list[bytes] = []
+    at = node
+    while (parent := at.parent) is not None and at.end > begin:
+        pages = pages_at(at, i, tier, pages_of)
+        if not pages:
+            if state.is_path[i] and tier is Tier.DEVICE:
+                chunks.clear()  # the path ends further up: it is optional, or what a load brings has nothing to stand on
+                at = parent
+                continue
+            break
+        first = max(begin, at.end - len(pages) // PAGE_ID_BYTES * state.page_size)
+        cut = (min(length, at.end) - first) // state.page_size * PAGE_ID_BYTES
+        if cut <= 0:
+            break
+        skip = len(pages) - (at.end - first) // state.page_size * PAGE_ID_BYTES
+        chunks.append(pages if skip == 0 and cut == len(pages) else pages[skip : skip + cut])
+        if first > parent.end:
+            break
+        at = parent
+    chunks.reverse()
+    return chunks
+
+
+def pages_at(node: Node, component: int, tier: Tier, pages_of: Callable[[Node, int], bytes] | None) -> bytes:
+    """The last pages of a node that a component has."""
+    if pages_of is not None:
+        return pages_of(node, component)
+    value = node.values(tier)[component]
+    return value.pages if value is not None else b""

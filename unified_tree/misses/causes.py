@@ -1,0 +1,324 @@
+"""The causes of a miss: for each token of a prompt that has to be computed, exactly one reason.
+
+The tokens behind a hit are divided from the front. What lies on host was not loaded. What could once have been resumed from, in
+nodes or behind them in ghosts, was evicted: the *deepest* such length decides, for had it stayed, everything up to there would
+have been a hit. What is known behind it was never saved. The rest is new, or known elsewhere, or forgotten, or was in a store
+that did not answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from unified_tree.lookup.matching import match, once_boundary, walk
+from unified_tree.misses.miss import NO_ANSWER, NOT_GIVEN, Miss, Misses, listed
+
+if TYPE_CHECKING:
+    from unified_tree.declare.keys import Key
+    from unified_tree.memory.ghosts import Ghosts
+    from unified_tree.memory.in_flight import InFlight
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.nodes.ghost import Eviction, Ghost
+    from unified_tree.nodes.line import Line
+    from unified_tree.nodes.node import Node, Root
+    from unified_tree.results import Match
+    from unified_tree.state.tree_state import TreeState
+
+# The codes of MissCause, as constants that cost nothing to compare.
+NEVER_SEEN: Final = 0
+DIVERGED: Final = 1
+EVICTED: Final = 2
+NEVER_SAVED: Final = 3
+OTHER_NAMESPACE: Final = 4
+OTHER_WEIGHTS: Final = 5
+PAGE_REMAINDER: Final = 6
+SAVE_GRID: Final = 7
+LOAD_REFUSED: Final = 8
+LOAD_FAILED: Final = 9
+IN_FLIGHT: Final = 10
+PREFETCH_GIVEN_UP: Final = 11
+LAST_TOKEN: Final = 12
+UNKNOWN: Final = 13
+STORE_FAILED: Final = 14
+
+
+def misses(
+    state: TreeState,
+    key: Key,
+    found: Match,
+    resumed: int,
+    unloaded: tuple[int, str | None],
+    in_store: int,
+    in_flight: InFlight | None,
+    loss: StoreLoss | None = None,
+) -> list[Miss]:
+    """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
+
+    Args: see `find_misses`. Cost: O(1) where little is known behind the hit; else as a match.
+    """
+    parts = Misses()
+    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight, loss)
+    add_end(parts, at, key.length)
+    return listed(parts.first)
+
+
+def add_end(parts: Misses, at: i64, count: i64) -> None:
+    """Add what is computed of any prompt of `count` tokens, behind the pages that can be resumed from."""
+    if at < count - 1:
+        at = parts.add(PAGE_REMAINDER, at, count - 1, None, None)
+    parts.add(LAST_TOKEN, at, count, None, None)
+
+
+def end_of_pages(state: TreeState, count: int, resumed: int) -> int:
+    """Where the pages of a prompt of `count` tokens end that can be resumed from."""
+    return max((count - 1) // state.page_size * state.page_size, resumed)
+
+
+def find_misses(
+    parts: Misses,
+    state: TreeState,
+    key: Key,
+    count: i64,
+    found: Match,
+    resumed: i64,
+    unloaded: tuple[int, str | None],
+    in_store: i64,
+    in_flight: InFlight | None,
+    loss: StoreLoss | None,
+) -> i64:
+    """As `misses`, without the end of the prompt that fills no page, and the last token. Returns where these begin.
+
+    Args:
+        parts: takes them; empty.
+        key: the whole prompt, of `count` tokens.
+        found: its match, made just before with a limit of its length less one.
+        resumed: how many tokens need not be computed.
+        unloaded: why what the host has was not loaded, if it was not.
+        in_store: up to which length a store was about to bring the prompt when the request waited no longer.
+        in_flight: the prompts under way; None if nobody knows.
+        loss: what a fault of a store kept from the prompt; None for nothing. What the store had listed is lost to the fault,
+            whatever else is known of it. What the store did not answer for is lost to the fault where nothing else is known.
+    """
+    ghosts = state.ghosts
+    assert ghosts is not None
+    size: i64 = state.page_size
+    whole: i64 = (count - 1) // size * size
+    at: i64 = resumed
+    node_id = found.known.node
+    length: i64 = found.known.length
+    node: Node | None = None
+    if length:
+        node = ghosts.matched
+        if node is None or node.id != node_id or node.parent is None:
+            node = state.nodes.get(node_id)
+        if node is None or node.end < length:  # evicted since, or cut, to make room for this very request
+            found = match(state, key, count - 1, touch=False)
+            length = found.known.length
+            node = state.nodes.get(found.known.node) if length else None
+    reachable: i64 = found.reachable.length
+    if at < reachable:
+        at = parts.add(unloaded[0], at, reachable, None, unloaded[1])
+    if at < in_store:
+        at = parts.add(PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
+    if loss is not None and at < min(loss.listed, whole):
+        at = parts.add(STORE_FAILED, at, min(loss.listed, whole), None, NOT_GIVEN)
+    line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
+    ended: i64 = length
+    is_rooted, is_forgotten = line is not None, False
+    trail: list[Ghost] | None = None
+    if ghosts.archive is not None:
+        trail = ghosts.archive.trail(key, length, whole)
+        if trail:
+            ended, line = trail[-1].reached, trail[-1].line
+    elif line is not None:
+        if length < whole and line.owner(length).has_ghosts:
+            trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
+            if trail and trail[-1].edge is None:
+                trail.pop()
+                is_forgotten = True
+        if trail:
+            ended, line = trail[-1].reached, trail[-1].line
+    if line is not None and at < ended:
+        at = _known_but_lost(parts, state, key, node, length, line, ended, trail, at)
+    if at >= whole:
+        return max(whole, resumed)
+    if in_flight is not None and in_flight.count:
+        computed: i64 = min(in_flight.reach(key, ended), whole)
+        if at < computed:
+            at = parts.add(IN_FLIGHT, at, computed, None, None)
+    if at < whole and (ghosts.root_count > is_rooted or ghosts.former):
+        at = _elsewhere(parts, state, ghosts, key, at, whole)
+    limit: i64 = whole
+    if state.required_points:
+        grid: i64 = state.save_grid_tokens
+        limit = (count - 1) // grid * grid
+    if loss is not None and at < min(loss.unanswered, limit):
+        at = parts.add(STORE_FAILED, at, min(loss.unanswered, limit), None, NO_ANSWER)
+    if at < limit:
+        cause: i64 = NEVER_SEEN
+        if is_forgotten:
+            cause = UNKNOWN
+        elif ended and line is not None and line.end > ended:
+            cause = DIVERGED
+        at = parts.add(cause, at, limit, None, None)
+    if at < whole:
+        parts.add(SAVE_GRID, at, whole, None, None)
+    return whole
+
+
+def _known_but_lost(
+    parts: Misses,
+    state: TreeState,
+    key: Key,
+    node: Node | None,
+    length: i64,
+    line: Line,
+    ended: i64,
+    trail: list[Ghost] | None,
+    at: i64,
+) -> i64:
+    """What is known behind a hit was evicted, or never saved. Returns where that ends.
+
+    Args:
+        node, length: where the nodes of the prompt end.
+        line, ended: where all ends that is known of it.
+        trail: the ghosts between.
+    """
+    once: i64 = ended
+    eviction: Eviction | None = None
+    if state.is_gated:
+        once, eviction = _once(state, key, node, length, line, ended, trail, at)
+    end: i64 = min(once, length)
+    if at < end:
+        at = parts.add(EVICTED, at, end, eviction, None)
+    if trail is not None:
+        for ghost in trail:
+            end = min(ghost.reached, once)
+            if at < end:
+                at = parts.add(EVICTED, at, end, ghost.eviction, None)
+    if at < ended:
+        saved_end: i64 = ended
+        if state.required_points:
+            grid: i64 = state.save_grid_tokens
+            saved_end = max(at, ended // grid * grid)
+        if at < saved_end:
+            at = parts.add(NEVER_SAVED, at, saved_end, None, line.last_unsaved(at, saved_end))
+        if at < ended:
+            at = parts.add(SAVE_GRID, at, ended, None, None)
+    return at
+
+
+def _once(
+    state: TreeState,
+    key: Key,
+    node: Node | None,
+    length: i64,
+    line: Line,
+    ended: i64,
+    trail: list[Ghost] | None,
+    at: i64,
+) -> tuple[i64, Eviction | None]:
+    """The deepest length that could be resumed from before something was evicted, and what that was."""
+    once: i64 = at
+    eviction: Eviction | None = None
+    if trail is not None:
+        for i in range(len(trail) - 1, -1, -1):
+            ghost = trail[i]
+            if ghost.reached >= ghost.boundary_from:
+                once, eviction = ghost.reached, ghost.eviction
+                break
+    archive = None if state.ghosts is None else state.ghosts.archive
+    once, noted = line.last_lost(once, ended) if archive is None else archive.last_lost(key, once, ended)
+    if noted is not None:
+        eviction = noted
+    if once >= length or node is None:
+        return once, eviction
+    evicted: i64 = once_boundary(state, node, length, once)
+    return (evicted, eviction_at(state, node, evicted)) if evicted > once else (once, eviction)
+
+
+def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
+    """The eviction by which a length at or above a node's end ceased to be a boundary. Cost: O(nodes of the windows)."""
+    at: Node | None = node
+    while at is not None and at.start >= length:
+        at = at.parent
+    reach = 1
+    for _, window in state.required_windows:
+        reach = max(reach, window)
+    while at is not None and at.end > length - reach:
+        lost = at.lost
+        if lost is not None:
+            last = lost.eviction
+            while lost.next is not None:
+                lost = lost.next
+                if lost.eviction.at_s > last.at_s:
+                    last = lost.eviction
+            return last
+        at = at.parent
+    return None
+
+
+def _elsewhere(parts: Misses, state: TreeState, ghosts: Ghosts, key: Key, at: i64, whole: i64) -> i64:
+    """What is known of a prompt under other weights, or in another namespace. Returns where that ends."""
+    name = (key.namespace, key.bigram)
+    for roots, lines in reversed(ghosts.former):
+        root, line = roots.get(name), lines.get(name)
+        if line is not None:
+            end = _reach(state, ghosts, key, root, line, whole)
+            if end > at:
+                return parts.add(OTHER_WEIGHTS, at, end, None, None)
+    other, end = _furthest_namespace(state, ghosts, key, at, whole)
+    return at if other is None else parts.add(OTHER_NAMESPACE, at, end, None, other)
+
+
+def _furthest_namespace(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int) -> tuple[str | None, int]:
+    """The other namespace in which a key is known furthest beyond `at`, and how far; None if there is none.
+
+    Cost: O(nodes passed there, and stretches), and where namespaces have forgotten what they had some times as much.
+    """
+    name = (key.namespace, key.bigram)
+    known = ghosts.elsewhere.beginning(key)
+    best = at
+    furthest: str | None = None
+    if known is None:
+        return furthest, best
+    if known.first != name:
+        end = _reach_in(state, ghosts, key, known.first, whole)
+        if end > best:
+            best, furthest = end, known.first[0]
+    later = known.later
+    if later is None:
+        return furthest, best
+    for stretch, end in reversed(ghosts.elsewhere.passed(later, key, whole)):
+        if end <= best:
+            break
+        for other in reversed(stretch.names):
+            if other != name:
+                reached = _reach_in(state, ghosts, key, other, whole)
+                if reached > best:
+                    best, furthest = reached, other[0]
+                    if best >= end:
+                        return furthest, best
+    return furthest, best
+
+
+def _reach_in(state: TreeState, ghosts: Ghosts, key: Key, name: tuple[str, bool], limit: int) -> int:
+    """How far a key is known under the root of a name."""
+    line = ghosts.root_line(name)
+    return 0 if line is None else _reach(state, ghosts, key, state.roots.get(name), line, limit)
+
+
+def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: Line, limit: int) -> int:
+    """How far a key is known under a root."""
+    length = 0
+    if root is not None:
+        node, length = walk(state, key, root, limit)
+        if node.line is not None:
+            line = node.line
+    if length < limit and line.owner(length).has_ghosts:
+        for ghost in ghosts.trail(line, length, limit, key.data, key.width_bytes):
+            if ghost.edge is not None:
+                length = ghost.reached
+    return length

@@ -1,0 +1,418 @@
+"""The default policy, `density`: what promises the fewest hits for its room and time goes first.
+
+A value is worth the rate at which its session goes on (`Survival`), or its place is used (`rate_of_place`), whichever is more,
+times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
+before (`tokens_lost`), of a token of path itself.
+
+Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
+would hit more, they do so again.
+
+Values of one rate and about as many tokens lost wait in one queue (`Queues`), by when they were used last; the number of the
+queue is the value's rank. Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike.
+"""
+
+from __future__ import annotations
+
+from math import inf, log2
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from unified_tree.nodes.node import Value
+from unified_tree.nodes.urgency import SPARE, URGENCIES
+from unified_tree.policies.density.queues import Queues
+from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
+from unified_tree.policies.density.survival import Survival
+from unified_tree.policies.density.turns import Place, Session, Turn, latest, rate_of_place, session_of
+from unified_tree.policies.standard_policy import Standard, last_used
+from unified_tree.tier import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unified_tree.nodes.line import Line
+    from unified_tree.nodes.node import Node
+    from unified_tree.nodes.order import Order
+    from unified_tree.policies.tree_view import TreeView
+
+FIRST_LEARNED: Final = 64
+"""After so many turns something is learned, and after as many again, up to `revise_every`."""
+EARLY_SLICES: Final = 4
+"""A turn takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
+LEARNED: Final = object()
+LAST_RESUMED: Final = 4.0
+"""Before anything is known a session's last window or state is resumed from so many times as often as an earlier one."""
+SETTLED_ANEW: Final = 4
+"""So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
+COUNTED_AGES: Final = 64.0
+"""Of about so many values that went, the age at which they did is noted."""
+USES_OCTAVES: Final = 16
+"""Of a place's uses; the last one has the rest."""
+TICK: Final = 2.0**-50
+"""What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
+
+UNUSED: Final = 0
+"""The queue of what was never used, or was superseded: it goes first."""
+UNTOLD: Final = 1
+SESSION: Final = 2
+EARLIER: Final = 3
+PLACE: Final = 4
+KINDS: Final = (
+    "never used, or superseded",
+    "of a text without a session",
+    "of a session",
+    "of a session that has a later one",
+    "requests fork off here",
+)
+WEIGHT_BITS: Final = 6
+GAP_BITS: Final = 6
+KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
+"""A queue's number has the half octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then
+its kind."""
+WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
+COPIED_OFF: Final = 8
+"""A value with a copy on the other tier loses so many half octaves less: to load it costs about a sixteenth of computing it."""
+GAP_MASK: Final = (1 << GAP_BITS) - 1
+WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
+WEIGHTS: Final[list[float]] = [2.0 ** ((i - COPIED_OFF) / 2) for i in range(1 << WEIGHT_BITS)]
+GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
+
+
+class HitDensity(Standard):
+    """See the module's text.
+
+    Attributes:
+        rankings: how often values came to be ranked in another way.
+    """
+
+    chooses = True
+    follows_texts = True
+    hears_texts = True
+    weighs_copies = True
+
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        settings, components = view.settings, view.components
+        self._is_path = [each.coverage.is_path for each in components]
+        self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
+        self._turns = Survival(settings.remembered_turns)
+        self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
+        self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
+        self._shadow = RecencyShadow(settings, [self._window[i] for i in self._gates])
+        self._learning: Iterator[None] | None = None
+        pools = 2 * len(components)
+        self.rankings = 0
+        self._by_recency = True
+        self._usual_ages = [1.0] * pools
+        self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
+        # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
+        self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
+        self._has_budget = False  # that all pools share
+        self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
+
+    @property
+    def now(self) -> int:
+        """The tree's clock: it ticks with each match and insert."""
+        return self._view.now
+
+    # -- ranking
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        """Its queue, and since when it waits there; by recency alone where nothing, or only a branch, needs it. Cost: O(1),
+        and O(nodes up to the boundary before) for a window or a state.
+        """
+        if value.stranded or value.spare:
+            return (0.0, float(value.touched))
+        return (float(self._queue(value)), float(value.touched))
+
+    def _queue(self, value: Value) -> i64:
+        if not value.touched:
+            return UNUSED
+        weight: i64 = 0 if value.copied else COPIED_OFF
+        if not self._is_path[value.component]:
+            window = self._window[value.component]
+            weight = min(WEIGHT_MASK, weight + i64(2 * log2(max(1.0, self._view.tokens_lost(value) / window)) + 0.5))
+        line = value.node.line
+        turn = None if line is None else latest(line)
+        if line is None or turn is None:
+            return UNTOLD << KIND_SHIFT | weight
+        kind = SESSION
+        if not self._is_path[value.component] and value.node.end + self._window[value.component] <= turn.saved_to:
+            kind = EARLIER
+        queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
+        places = session_of(line).places
+        place = None if places is None else places.get(value.node.end)
+        if place is not None:
+            gap: i64 = min(GAP_MASK, i64(2 * log2((place.last - place.first) / max(1, place.uses - 1) + 1.0) + 0.5))
+            uses: i64 = min(USES_OCTAVES - 1, place.uses.bit_length())
+            other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
+            pool = self._pool_of(value)
+            old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
+            if self._turns.is_ready and self._worth(pool, other, old) > self._worth(pool, queue, old):
+                return other
+        return queue
+
+    def worth(self, pool: int, queue: i64, since: i64) -> float:
+        """Tokens hit a tick and token of room that keeping a value of a queue promises that was used at some tick, beside
+        others of its pool; the least goes first. By recency it is that tick. Cost: O(1).
+        """
+        if self._by_recency:
+            return float(since)
+        return self._worth(pool, queue, since) * (1.0 + float(since) * TICK)
+
+    def _worth(self, pool: int, queue: i64, since: i64) -> float:
+        kind = queue >> KIND_SHIFT
+        if kind == UNUSED:
+            return -inf
+        age = self.now - since
+        usual = self._usual_ages[pool]
+        weight = WEIGHTS[queue & WEIGHT_MASK]
+        what = queue >> WEIGHT_BITS & WHAT_MASK
+        if kind == UNTOLD:
+            return weight / (float(age) + usual + 1.0)
+        if kind != PLACE:
+            worth = weight * self._turns.worth(what, age)
+            return worth * self._resumed[1 if kind == EARLIER else 0]
+        octave = what >> GAP_BITS
+        uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
+        return weight * rate_of_place(uses, uses * GAPS[what & GAP_MASK], float(age), usual)
+
+    def falls(self, queue: i64) -> bool:
+        """Whether of a queue's values the one used last is worth most."""
+        kind = queue >> KIND_SHIFT
+        return self._by_recency or kind < SESSION or kind == PLACE or self._turns.falls(queue >> WEIGHT_BITS & WHAT_MASK)
+
+    def lows(self, queue: i64) -> list[int]:
+        """The ages at which values of a queue are worth less than shortly before and after."""
+        kind = queue >> KIND_SHIFT
+        if kind < SESSION or kind == PLACE or self._by_recency:
+            return []
+        return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """By what a block promises; by recency where that decides."""
+        if self._by_recency:
+            return (float(value.touched), 0.0)
+        room = max(1, self._view.page_blocks(value.component, value.tier))
+        if self._is_state[value.component]:
+            room *= self._view.page_size
+        return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
+
+    def placed(self, value: Value) -> None:
+        if value.tier is Tier.DEVICE and not self._is_path[value.component]:
+            line = value.node.line
+            if line is not None and (not value.touched or (value.spare and self._is_state[value.component])):
+                self._shadow.unsaved(line, value.node.end)
+        if value.urgency > SPARE:
+            self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
+
+    def next_victim(self, order: Order, first: Value) -> Value:
+        queues = self._queues_of(first)
+        found = queues.least(order)
+        for _ in range(SETTLED_ANEW):
+            if found is None or self._is_path[found.component] or self._queue(found) == i64(found.rank):
+                break
+            self._view.reorder(found)
+            found = queues.least(order)
+        return first if found is None else found
+
+    def likely_victim(self, order: Order, first: Value) -> Value | None:
+        return self._queues_of(first).likely(order)
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        queue = int(rank)
+        kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
+        said = KINDS[kind]
+        if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
+            said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"
+        elif kind == PLACE:
+            gap = GAPS[what & GAP_MASK]
+            said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
+        lost = ""
+        if kind != UNUSED and tokens < 1.0:
+            lost = ", the other tier has it, too"
+        elif tokens > 1.5:
+            lost = f", its loss costs about {tokens:,.0f} tokens for each token or state of room"
+        return f"{said}, {last_used(second_rank, now)}{lost}"
+
+    def _pool_of(self, value: Value) -> int:
+        return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)
+
+    def _queues_of(self, value: Value) -> Queues:
+        return self._queues[self._pool_of(value) * URGENCIES + value.urgency]
+
+    # -- what happens
+
+    def went(self, value: Value, is_whole: bool) -> None:
+        if value.urgency > SPARE and value.touched:
+            pool = self._pool_of(value)
+            self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
+        if value.copied:
+            return
+        if value.urgency > SPARE:
+            self._cut_shadow(value, is_whole=is_whole)
+        if not self._is_path[value.component]:
+            self._lost_boundary(value.node)
+
+    def _cut_shadow(self, value: Value, *, is_whole: bool) -> None:
+        """A value goes for want of room: recency holds no more of its kind than the tree does without it, on the tier that
+        holds more. It says nothing if it goes from the device while the host has room. Cost: O(components).
+        """
+        i, view = value.component, self._view
+        ring = self._rings[i]
+        if ring is None:
+            return
+        going = value.page_count if is_whole else 0
+        if self._has_budget:
+            going *= view.page_blocks(i, value.tier)
+            on_device, on_host = view.held_blocks(Tier.DEVICE), view.held_blocks(Tier.HOST)
+        else:
+            on_device, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
+        if value.tier is Tier.HOST:
+            held = max(on_device, on_host - going)
+        elif on_host:
+            return
+        else:
+            held = on_device - going
+        ring.cut(held if self._is_state[i] and not self._has_budget else held * view.page_size)
+
+    def _lost_boundary(self, node: Node) -> None:
+        """A window or a state goes: if that was the session's last one, the one before is the last again."""
+        turn = None if node.line is None else latest(node.line)
+        if turn is None or turn.saved_to != node.end:
+            return
+        before = self._view.boundary_of(node.parent, node.end)
+        turn.saved_to = 0 if before is None else before.end
+        for value in [] if before is None else [*before.device, *before.host]:
+            if value is not None and value.is_placed and not self._is_path[value.component]:
+                self._view.reorder(value)
+
+    def arrived(self, node: Node, length: int) -> object:
+        line = node.line
+        turn = None if line is None else latest(line)
+        if line is None or turn is None:
+            return None
+        use, accounted = self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._gates else length)
+        self._note_mode()
+        if not turn.is_gone_on_from(length):
+            return self._fork(line, length)
+        if not turn.is_open:  # else it tries again
+            turn = self._go_on(turn, length)
+        turn.use, turn.accounted = use, accounted
+        return None
+
+    def _note_mode(self) -> None:
+        by_recency = self._shadow.is_ahead or not self._turns.is_ready
+        if self._by_recency != by_recency:
+            self._by_recency = by_recency
+            self.rankings += 1
+
+    def withdrew(self, arrival: object) -> None:
+        if isinstance(arrival, Place):
+            arrival.is_open = True
+
+    def grew(self, node: Node, last: int) -> None:  # noqa: ARG002
+        line, parent = node.line, node.parent
+        if line is None or parent is None:
+            return
+        start, turn = parent.end, latest(line)
+        if turn is None:
+            fork, above = max(0, line.fork), line.parent
+            before = None if above is None else latest(above)
+            if before is not None and before.is_gone_on_from(fork):
+                # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
+                turn = before if before.is_open or before.end == start else self._go_on(before, fork)
+            else:
+                if above is not None and before is not None and fork > start:
+                    self._fork(above, fork)
+                turn = self._begin(Turn(self.now, fork, fork, None))
+            session_of(line).turn = turn
+        elif not turn.is_open and start < turn.end:  # evicted text comes back
+            turn = self._go_on(turn, start)
+        accounted = turn.accounted if turn.use >= 0 else start
+        turn.use, turn.accounted = self._shadow.grew(line, start, node.end, turn.use, accounted)
+        self._note_mode()
+        self._went_on(turn, node.end)
+
+    def published(self, node: Node, length: int) -> None:
+        turn = None if node.line is None else latest(node.line)
+        if turn is not None and turn.is_open:
+            self._went_on(turn, max(length, turn.end))
+
+    def saved(self, node: Node) -> None:
+        line = node.line
+        if line is None:
+            return
+        self._shadow.saved(line, node.end)
+        turn = latest(line)
+        if turn is not None:
+            turn.saved_to = max(turn.saved_to, node.end)
+
+    def _went_on(self, turn: Turn, end: int) -> None:
+        turn.went_on(end, self.now)
+        self._turns.judge(turn)
+
+    def _go_on(self, before: Turn, length: int) -> Turn:
+        """A request goes on from a session's last turn, at some length."""
+        self._turns.answered(before, self.now - before.at)
+        turn = before.by = Turn(self.now, before.start, length, before)
+        if before.saved_to:
+            self._counts[1 if length < before.saved_to else 0] += 1.0
+            most = max(self._counts)
+            self._resumed = [count / most for count in self._counts]
+            if length >= before.saved_to:
+                turn.saved_to = before.saved_to
+        return self._begin(turn)
+
+    def _fork(self, line: Line, length: int) -> Place | None:
+        """A request shares only the beginning of a session's text. The place where it forks off; None if nothing can be saved
+        there.
+        """
+        length -= length % self._view.save_grid_tokens
+        if length <= 0:
+            return None
+        session: Session = session_of(line)
+        if session.places is None:
+            session.places = {}
+        places = session.places
+        place = places.pop(length, None)
+        if place is None:
+            if len(places) >= self._view.settings.listed_places:
+                del places[next(iter(places))]
+            place = Place(self.now)
+        places[length] = place
+        place.used(self.now)
+        return place
+
+    def _begin(self, turn: Turn) -> Turn:
+        """A session has a new turn. Cost: O(1), and with some turns slices of learning."""
+        self._turns.enter(turn)
+        if self._turns.count == 1:
+            self._meet_pools()
+        count, every = self._turns.count, self._view.settings.revise_every
+        if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
+            self._learning = self._learn()
+        for _ in range(max(1, EARLY_SLICES * every // count)):
+            if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
+                self._learning = None
+        return turn
+
+    def _meet_pools(self) -> None:
+        """The tree is complete: its pools share a budget, or have rings of their own in the shadow. Cost: O(components)."""
+        view = self._view
+        of_page = [view.page_blocks(i, Tier.DEVICE) for i in range(len(self._is_path))]
+        of_token = sum([blocks for blocks, is_path in zip(of_page, self._is_path, strict=True) if is_path])
+        self._has_budget = of_token > 0
+        if self._has_budget:
+            self._shadow.share(of_token, [of_page[i] * (view.page_size if self._is_state[i] else 1) for i in self._gates])
+        for i, is_path in enumerate(self._is_path):
+            if is_path and view.components[i].required:
+                self._rings[i] = self._shadow.texts
+        for i, gate in zip(self._gates, self._shadow.gates, strict=True):
+            self._rings[i] = gate.ring
+
+    def _learn(self) -> Iterator[None]:
+        """In slices; see `_begin`."""
+        yield from self._turns.learn(self.now)
+        self._note_mode()
+        self.rankings += 1

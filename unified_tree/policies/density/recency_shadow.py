@@ -1,0 +1,339 @@
+"""A shadow cache: what recency would hold of all texts, windows and states, by which the learned order is judged.
+
+A use of a text is a use of all of it from its beginning, so recency holds a prefix of each text. Each line knows up to where
+its text was used by which use, as stairs: the longer, the earlier. Each use has an amount in a ring: the tokens that nobody has
+used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there. Whenever the
+tree has lost something for want of room, recency has, too, and holds no more than the tree does.
+
+A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
+token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
+the longest boundary whose windows it holds, within the text that it holds. It holds all of a kind of which nothing was ever
+evicted. Where the pools share one budget, there is one ring, and amounts are shares of that budget.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from unified_tree.native.tuples import untracked, with_item
+from unified_tree.policies.density.turns import Session, session_of
+
+if TYPE_CHECKING:
+    from unified_tree.nodes.line import Line
+    from unified_tree.settings import TreeSettings
+
+FEWER: Final = 0.001
+"""A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""
+FADES: Final = 512
+"""What came before so many of the last requests counts half."""
+FIRST_WAIT: Final = 64
+"""For so many requests recency decides after a trial, and twice as many after each further one that brought nothing."""
+TRIED_AGAIN: Final = 0.5
+"""A further trial begins with this share of that loss."""
+
+
+class Ring:
+    """Amounts by their last use, of which the oldest are cut off.
+
+    Args:
+        size: how many uses are remembered.
+
+    Attributes:
+        held: the sum of what is held.
+        was_cut: whether any was ever cut off.
+    """
+
+    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "was_cut")
+
+    def __init__(self, size: int) -> None:
+        self._size: i64 = size
+        self._amounts = [0] * size
+        self._next: i64 = 0
+        self._first: i64 = 0  # the oldest use that something is left of
+        self.held: i64 = 0
+        self.was_cut = False
+
+    def cut(self, amount: i64) -> None:
+        """No more than so much is held from now on; the oldest goes first. Cost: O(1), amortized over uses."""
+        self.was_cut = True
+        while self.held > amount and self._first < self._next:
+            slot = self._first % self._size
+            there: i64 = self._amounts[slot]
+            over = self.held - amount
+            if there > over:
+                self._amounts[slot] = int(there - over)
+                self.held -= over
+                return
+            self.held -= there
+            self._first += 1
+
+    def use(self) -> i64:
+        """The number of the next use, which has nothing yet. Cost: O(1)."""
+        use = self._next
+        self._next += 1
+        slot = use % self._size
+        if use - self._size >= self._first:
+            self.held -= i64(self._amounts[slot])
+            self._first = use - self._size + 1
+        self._amounts[slot] = 0
+        return use
+
+    def add(self, use: i64, amount: i64) -> None:
+        """A use has so much more. Cost: O(1)."""
+        if use >= self._first:
+            slot = use % self._size
+            self._amounts[slot] += int(amount)
+            self.held += amount
+
+    def take(self, use: i64, amount: i64) -> i64:
+        """A later use has so much of this one's; how much of that is held. Cost: O(1)."""
+        there = self.holds(use, amount)
+        if there > 0:
+            self._amounts[use % self._size] -= int(there)
+            self.held -= there
+        return there
+
+    def holds(self, use: i64, amount: i64) -> i64:
+        """How much it holds of so much of a use. Cost: O(1)."""
+        return min(amount, i64(self._amounts[use % self._size])) if use >= self._first else 0
+
+
+class Gate:
+    """A kind of windows, or states, that a boundary needs.
+
+    Args:
+        ring: the amounts of its uses.
+        tokens: of a window; 1 for a state.
+
+    Attributes:
+        ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
+    """
+
+    __slots__ = ("_tokens", "ring", "weight")
+
+    def __init__(self, ring: Ring, tokens: int) -> None:
+        self.ring = ring
+        self.weight: i64 = 1
+        self._tokens: i64 = tokens
+
+    def holds(self, stretches: tuple[int, ...], begin: i64, end: i64) -> bool:
+        """Whether it holds the window before `end`; what lies before `begin` is of another line. Cost: O(stretches).
+
+        Args:
+            stretches: three numbers each: from where to where a text was used, and by which use.
+        """
+        if not self.ring.was_cut or not self.weight:
+            return True
+        start = max(begin, end - self._tokens)
+        lacking = end - start
+        for i in range(0, len(stretches), 3):
+            overlap = min(end, i64(stretches[i + 1])) - max(start, i64(stretches[i]))
+            amount = overlap * self.weight
+            if overlap > 0 and self.ring.holds(stretches[i + 2], amount) == amount:
+                lacking -= overlap
+        return lacking == 0
+
+    def use(self, stretches: tuple[int, ...], begin: i64, end: i64, most: int) -> tuple[int, ...]:
+        """It is used, by the next use; the stretches from then on, the last one first. Cost: O(stretches)."""
+        start, use = max(begin, end - self._tokens), self.ring.use()
+        left = [int(start), int(end), int(use)]
+        for i in range(0, len(stretches), 3):
+            first, last, earlier = stretches[i : i + 3]
+            if self.ring.holds(earlier, 1) == 0:  # evicted
+                continue
+            overlap = min(end, i64(last)) - max(start, i64(first))
+            if overlap <= 0:
+                left += (first, last, earlier)
+                continue
+            self.ring.take(earlier, overlap * self.weight)
+            if first < start:
+                left += (first, int(start), earlier)
+            if last > end:
+                left += (int(end), last, earlier)
+        self.ring.add(use, (end - start) * self.weight)
+        while len(left) > 3 * most:
+            first, last, earlier = left[-3:]
+            self.ring.take(earlier, (last - first) * self.weight)
+            del left[-3:]
+        return untracked(tuple(left))
+
+    def lose(self, stretches: tuple[int, ...], use: int) -> tuple[int, ...]:
+        """The stretches of some use go; the rest. Cost: O(stretches)."""
+        left: list[int] = []
+        for i in range(0, len(stretches), 3):
+            if stretches[i + 2] == use:
+                self.ring.take(use, (stretches[i + 1] - stretches[i]) * self.weight)
+            else:
+                left += stretches[i : i + 3]
+        return untracked(tuple(left))
+
+
+class RecencyShadow:
+    """What recency would hold, and whether it would hit more.
+
+    Args:
+        windows: of each kind of windows that a boundary needs the tokens, 1 for states.
+
+    Attributes:
+        texts: what it holds of texts; `gates`: of windows and states.
+        is_ahead: whether recency would have hit more, and decides.
+        by_recency: tokens that recency would have hit, of all that came.
+        lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
+    """
+
+    def __init__(self, settings: TreeSettings, windows: list[int]) -> None:
+        self._settings = settings
+        size = 2 * settings.remembered_turns
+        self.texts = Ring(size)
+        self._token_weight: i64 = 1
+        self.gates = [Gate(Ring(size), tokens) for tokens in windows]
+        self.is_ahead = False
+        self.by_recency = 0
+        self.lead = self.came = 0.0
+        self._arrivals = 0
+        self._wait = FIRST_WAIT
+        self._tried_again_at = 0
+
+    def share(self, token_weight: int, weights: list[int]) -> None:
+        """All kinds share one budget from the start; a token of text and of each kind of window takes so much of it."""
+        self._token_weight = token_weight
+        for gate, weight in zip(self.gates, weights, strict=True):
+            gate.ring, gate.weight = self.texts, weight
+
+    def arrived(self, line: Line, length: int, hit: int) -> tuple[int, int]:
+        """A request has come whose text is known up to some length, and hits so much. Returns its use, and how much of the text
+        is accounted for.
+
+        Cost: O(lines from the root), at most the setting `cost_steps`, times O(listed_uses + listed_saves).
+        """
+        use = self.texts.use()
+        text = self._used(line, length, use, 0)
+        would = min(text, hit)
+        if self._counts_boundaries:
+            would = self._resumable(line, text)
+            if hit > would:  # recency has computed it anew, and saved it again
+                self.saved(line, hit)
+        self._arrivals += 1
+        self.by_recency += would
+        self._compare(length, hit - would)
+        if self._arrivals % FADES == 0:
+            self.lead /= 2
+            self.came /= 2
+        return int(use), max(hit, would)
+
+    def grew(self, line: Line, start: int, end: int, use: int, accounted: int) -> tuple[int, int]:
+        """A text has grown in the tree; recency may have had it, or a part. Cost: as `arrived`.
+
+        Args:
+            use, accounted: what was returned before of its request; -1 and 0 for none. The next ones are returned.
+        """
+        if self.texts.holds(use, 1) == 0:
+            use = int(self.texts.use())
+        text = self._used(line, end, use, 0)
+        missed = 0
+        if text > start:
+            would = self._resumable(line, text) if self._counts_boundaries else text
+            if would > start:
+                missed = max(0, would - accounted)
+        self.by_recency += missed
+        self._compare(end - start, -missed)
+        return use, accounted + missed
+
+    def saved(self, line: Line, length: int) -> None:
+        """A boundary's windows and states were saved or used. Cost: O(listed_saves)."""
+        if not self.gates:
+            return
+        line = line.owner(length)
+        session = session_of(line)
+        saves = session.saves
+        if saves is None:
+            saves = session.saves = {}
+            session.stretches = ((),) * len(self.gates)
+        saves.pop(length, None)
+        if len(saves) >= self._settings.listed_saves:
+            del saves[next(iter(saves))]
+        begin, most = max(0, line.fork), 2 * self._settings.listed_saves
+        stretches = [gate.use(session.stretches[i], begin, length, most) for i, gate in enumerate(self.gates)]
+        session.stretches = untracked(tuple(stretches))
+        saves[length] = untracked(tuple([each[2] for each in stretches]))
+
+    def unsaved(self, line: Line, length: int) -> None:
+        """They go before all others, by any order. Cost: as `saved`."""
+        session = line.owner(length).policy_state
+        if isinstance(session, Session) and session.saves is not None:
+            for i, use in enumerate(session.saves.pop(length, ())):
+                session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
+
+    @property
+    def _counts_boundaries(self) -> bool:
+        """Whether recency may have lost windows or states."""
+        return any(gate.ring.was_cut for gate in self.gates)
+
+    def _compare(self, came: int, lead: int) -> None:
+        """So many tokens came, of which so many more were hit than by recency."""
+        self.came += came
+        self.lead += lead
+        enough = FEWER * self.came * max(1.0, FADES / max(1, self._arrivals))  # at first as of so many requests
+        if self.is_ahead:
+            if self._arrivals >= self._tried_again_at:
+                self.is_ahead = False
+                self.lead = -TRIED_AGAIN * enough
+        elif self.lead < -enough:
+            self.is_ahead = True
+            self._tried_again_at = self._arrivals + self._wait
+            self._wait *= 2
+        elif self.lead > enough:
+            self._wait = FIRST_WAIT
+
+    def _used(self, line: Line, end: int, use: i64, steps: int) -> int:
+        """All of a text up to `end` is used; how far recency holds it, from its beginning."""
+        session = session_of(line)
+        stairs = session.stairs
+        if stairs and stairs[1] == use and stairs[0] >= end:
+            return end  # by the same use
+        start = max(0, line.fork)
+        above = start
+        if line.parent is not None and steps < self._settings.cost_steps:
+            above = self._used(line.parent, min(start, end), use, steps + 1)
+        held = at = start
+        left: list[int] = [end, int(use)]
+        for i in range(0, len(stairs), 2):
+            last, earlier = stairs[i], stairs[i + 1]
+            if at < end:
+                amount = min(last, end) - at
+                there = self.texts.take(earlier, amount * self._token_weight) // self._token_weight
+                if held == at:
+                    held += int(there)
+            if last > end:
+                left.append(last)
+                left.append(earlier)
+            at = max(at, last)
+        if end > start:
+            self.texts.add(use, (end - start) * self._token_weight)
+            if len(left) > 2 * self._settings.listed_uses:  # the last but one is forgotten: the last has what it had
+                last, earlier = left[-4:-2]
+                before = left[-6] if len(left) > 4 else start
+                self.texts.add(left[-1], self.texts.take(earlier, (last - before) * self._token_weight))
+                del left[-4:-2]
+            session.stairs = untracked(tuple(left))
+        return held if above >= start else above
+
+    def _holds(self, session: Session, begin: int, end: int) -> bool:
+        return all(gate.holds(session.stretches[i], begin, end) for i, gate in enumerate(self.gates))
+
+    def _resumable(self, line: Line | None, length: int) -> int:
+        """The longest boundary that recency holds, up to a length; it is used."""
+        for _ in range(self._settings.cost_steps):
+            if line is None:
+                break
+            session, begin = line.policy_state, max(0, line.fork)
+            if isinstance(session, Session) and session.saves is not None:
+                for at in sorted(session.saves, reverse=True):
+                    if at <= length and self._holds(session, begin, at):
+                        self.saved(line, at)
+                        return at
+            length = min(length, begin)
+            line = line.parent
+        return 0

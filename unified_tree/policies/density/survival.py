@@ -1,0 +1,287 @@
+"""Which turns are answered, and after how long: learned from the last turns of all sessions, and what that is worth.
+
+A turn is *answered* when a request goes on from it. At each age (ticks of the tree's clock since the turn) the *hazard* is the
+chance that the answer comes now, of the turns that still wait (Kaplan and Meier, 1958). Turns are told apart by groups that are
+answered about as often: what each of their figures says of that adds up to odds (naive Bayes). A group has the delays of all
+turns at first, times its own share of answers (a cure model: some are never answered, Boag, 1949), and more of its own hazards
+with each of its turns. Groups are told apart only if that foretells answers better for turns they were not learned from.
+
+What a turn left is worth the chance of an answer until some age, for the time for which it is held until then, at the age for
+which that is most: the index of Gittins (1979) for one arrival.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from math import log
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+from mypy_extensions import i64
+
+from unified_tree.policies.density.turns import BIN_BITS, BINS, FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from numpy.typing import NDArray
+
+    from unified_tree.policies.density.turns import Turn
+
+Figures: TypeAlias = "NDArray[np.float64]"
+Numbers: TypeAlias = "NDArray[np.int64]"
+Flags: TypeAlias = "NDArray[np.bool_]"
+
+AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(66) / 3)))
+"""The ages of a bin are from its bound on; three bins an octave."""
+AGE_WIDTHS: Final = np.diff(AGE_BOUNDS)
+AGES: Final = len(AGE_WIDTHS)
+AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
+FIRST_BINS: Final[list[int]] = np.searchsorted(AGE_BOUNDS, 2.0 ** np.arange(-1, 63), "right").clip(1, AGES).tolist()
+"""By the bits of an age, the bin of the least such age, plus one."""
+FEW_ANSWERS: Final = 8
+GROUPS: Final = 12
+TURNS_A_GROUP: Final = 64
+PATIENCE: Final = 2.0
+"""A turn that waits for so many times the median delay counts as not answered."""
+EXPECTED: Final = 4.0
+"""So many turns are thought to have come as expected, at each age, and of each group."""
+EXPECTED_OF_GROUP: Final = 12.0
+EXPECTED_OF_BIN: Final = 10.0
+MOST: Final = 0.95
+FORETELLS: Final = 0.01
+"""So much likelier must answers be by group, as a logarithm, and by two standard errors."""
+GOLDEN: Final = (5.0**0.5 - 1.0) / 2.0
+"""Multiples of it fall on either side of a half in no period, so traffic that alternates does not fall into two halves."""
+DEEP: Final = 0.7
+"""An age is a low if what is worth most before it and after it is worth so much more."""
+LOWS: Final = 3
+BIN_MASK: Final = (1 << BIN_BITS) - 1
+
+
+def bin_of(age: i64) -> i64:
+    """The bin of an age, from 0 on.
+
+    >>> [bin_of(age) for age in (0, 1, 2, 3, 4, 5, 10**6)]
+    [0, 0, 1, 2, 3, 4, 56]
+    """
+    bits: i64 = 0
+    while age >> bits:
+        bits += 1
+    at: i64 = i64(FIRST_BINS[min(bits, len(FIRST_BINS) - 1)]) - 1
+    limit = float(age)
+    while at < AGES - 1 and AGE_LIMITS[at] <= limit:
+        at += 1
+    return at
+
+
+class Survival:
+    """The last turns, and what they say.
+
+    Args:
+        size: how many turns are remembered.
+
+    Attributes:
+        shares: of each group, how many of its turns are answered.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._turns: list[Turn | None] = [None] * size
+        self._after, self._at, self._features = (array("q", bytes(8 * size)) for _ in range(3))
+        self.count = 0
+        self._epoch: i64 = 0
+        self._weights: list[list[float]] = []
+        self._cuts: list[float] = []
+        self._worth: list[list[float]] = []
+        self._lows: list[list[int]] = []
+        self._falls: list[bool] = []
+        self.shares: list[float] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether anything is known."""
+        return bool(self._worth)
+
+    def enter(self, turn: Turn) -> None:
+        """Remember a new turn. Cost: O(1)."""
+        turn.serial = self.count
+        slot = self.count % self._size
+        self.count += 1
+        self._turns[slot] = turn
+        self._after[slot] = -1
+        self.judge(turn)
+
+    def judge(self, turn: Turn) -> None:
+        """What a turn is like has changed. Cost: O(1)."""
+        slot = turn.serial % self._size
+        if self._turns[slot] is turn:
+            self._at[slot] = turn.at
+            self._features[slot] = int(turn.features)
+
+    def answered(self, turn: Turn, age: int) -> None:
+        """A turn was answered. Cost: O(1)."""
+        slot = turn.serial % self._size
+        if self._turns[slot] is turn:
+            self._after[slot] = age
+
+    def group(self, turn: Turn) -> i64:
+        """The group of a turn. Cost: O(FEATURES) once for each turn since it learned last."""
+        if turn.judged != self._epoch:
+            turn.judged = self._epoch
+            turn.group = 0
+            if self._cuts:
+                features, odds = turn.features, 0.0
+                for weights in self._weights:
+                    odds += weights[features & BIN_MASK]
+                    features >>= BIN_BITS
+                turn.group = bisect_right(self._cuts, odds)
+        return turn.group
+
+    def worth(self, group: i64, age: i64) -> float:
+        """What a turn of a group left is worth at an age, in answers a tick; there are no groups from some number on. Cost:
+        O(bits of the age).
+        """
+        worth = self._worth[min(group, len(self._worth) - 1)]
+        at = bin_of(age)
+        if at >= AGES - 1:
+            return worth[AGES - 1] * AGE_LIMITS[AGES - 2] / max(float(age), AGE_LIMITS[AGES - 2])
+        begin = AGE_LIMITS[at - 1] if at else 0.0
+        return worth[at] + (worth[at + 1] - worth[at]) * (float(age) - begin) / (AGE_LIMITS[at] - begin)
+
+    def lows(self, group: i64) -> list[int]:
+        """The ages at which that is much less than before and after, at most LOWS."""
+        return self._lows[min(group, len(self._lows) - 1)]
+
+    def falls(self, group: i64) -> bool:
+        """Whether it is never worth more for waiting longer."""
+        return self._falls[min(group, len(self._falls) - 1)]
+
+    def learn(self, now: int) -> Iterator[None]:
+        """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes in numpy over it."""
+        count = min(self.count, self._size)
+        after, at, features = (np.frombuffer(kept, np.int64)[:count].copy() for kept in (self._after, self._at, self._features))
+        yield
+        is_back = after >= 0
+        age = np.where(is_back, after, now - at)
+        bins = np.clip(np.searchsorted(AGE_BOUNDS, age, "right") - 1, 0, AGES - 1)
+        is_few = int(is_back.sum()) < FEW_ANSWERS
+        usual = float(np.median(age if is_few else age[is_back]))
+        is_known = is_back | (age > (0.0 if is_few else PATIENCE * usual))
+        yield
+        expected = 1.0 - np.exp(-AGE_WIDTHS / (AGE_BOUNDS[:-1] + max(1.0, usual) + 1.0))
+        came, there = _came_and_there(bins, is_back, 1)
+        hazard = np.clip((came[0] + EXPECTED * expected) / (there[0] + EXPECTED), 0.0, MOST)
+        waiting = np.concatenate([[1.0], np.cumprod(1.0 - hazard)])
+        answered = (1.0 - waiting) / (1.0 - waiting[-1])  # of those that are answered at all, until each age
+        yield
+        groups = 1 if is_few else max(1, min(GROUPS, count // TURNS_A_GROUP))
+        if groups > 1 and not (yield from _foretells(features, is_back, is_known, groups)):
+            groups = 1
+        weights, odds = yield from _weigh(features, is_back, is_known, features)
+        cuts = _cuts(odds, groups)
+        of = np.searchsorted(cuts, odds, "right")
+        shares = _shares(of, is_back, is_known, groups)
+        yield
+        came, there = _came_and_there(of * AGES + bins, is_back, groups)
+        worths = []
+        for i in range(groups):
+            yield
+            due = shares[i] * np.diff(answered) / np.maximum(1.0 - shares[i] * answered[:-1], 1e-9)
+            worths.append(gittins((came[i] + EXPECTED_OF_GROUP * due) / (there[i] + EXPECTED_OF_GROUP)))
+        self._weights, self._cuts = weights.tolist(), cuts.tolist()
+        self.shares = shares.tolist()
+        self._worth = [worth.tolist() for worth in worths]
+        self._lows = [lows_of(worth) for worth in self._worth]
+        self._falls = [bool((np.diff(worth) <= 0).all()) for worth in worths]
+        self._epoch += 1
+
+
+def _bins_of(features: Numbers, i: int) -> Numbers:
+    return features >> BIN_BITS * i & BIN_MASK
+
+
+def _weigh(
+    features: Numbers, is_back: Flags, is_known: Flags, others: Numbers
+) -> Generator[None, None, tuple[Figures, Figures]]:
+    """In slices: what each bin of each figure says, as a logarithm, shape [FEATURES, BINS]; and what others sum up to."""
+    share = (is_back.sum() + 1) / (is_known.sum() + 2)
+    weights, odds = np.zeros((FEATURES, BINS)), np.zeros(len(others))
+    for i in range(FEATURES):
+        seen = np.bincount(_bins_of(features[is_known], i), minlength=BINS)
+        answers = np.bincount(_bins_of(features[is_back], i), minlength=BINS)
+        part = np.clip((answers + EXPECTED_OF_BIN * share) / (seen + EXPECTED_OF_BIN), 0.001, 0.999)
+        weights[i] = np.log(part / (1 - part)) - log(share / (1 - share))
+        odds += weights[i][_bins_of(others, i)]
+        yield
+    return weights, odds
+
+
+def _cuts(odds: Figures, groups: int) -> Figures:
+    """The odds between as large groups."""
+    return np.sort(odds)[[len(odds) * i // groups for i in range(1, groups)]]
+
+
+def _shares(of: Numbers, is_back: Flags, is_known: Flags, groups: int) -> Figures:
+    """How many turns of each group are answered."""
+    share = (is_back.sum() + 1) / (is_known.sum() + 2)
+    answers = np.bincount(of[is_back], minlength=groups)
+    found: Figures = (answers + EXPECTED * share) / (np.bincount(of[is_known], minlength=groups) + EXPECTED)
+    return found
+
+
+def _foretells(features: Numbers, is_back: Flags, is_known: Flags, groups: int) -> Generator[None, None, bool]:
+    """In slices: whether groups that are learned from half of the turns make the answers of the others likelier."""
+    half = np.arange(len(features)) * GOLDEN % 1.0 < 0.5
+    _, odds = yield from _weigh(features[half], is_back[half], is_known[half], features)
+    of = np.searchsorted(_cuts(odds[half], groups), odds, "right")
+    shares = _shares(of[half], is_back[half], is_known[half], groups)
+    yield
+    share = (is_back[half].sum() + 1) / (is_known[half].sum() + 2)
+    told, back = shares[of[~half & is_known]], is_back[~half & is_known]
+    likelier = np.where(back, np.log(told / share), np.log((1 - told) / (1 - share)))
+    mean = float(likelier.mean()) if likelier.size else 0.0
+    doubt = 2 * float(likelier.std()) / max(1, likelier.size) ** 0.5 if likelier.size else 0.0
+    return mean > max(FORETELLS, doubt)
+
+
+def _came_and_there(cell: Numbers, is_back: Flags, groups: int) -> tuple[Numbers, Numbers]:
+    """How many turns of each group were answered at each age, and how many waited then, both of shape [groups, AGES].
+
+    Args:
+        cell: of each turn its group and age, as one number.
+    """
+    came = np.bincount(cell[is_back], minlength=groups * AGES).reshape(groups, AGES)
+    there = np.bincount(cell, minlength=groups * AGES).reshape(groups, AGES)[:, ::-1].cumsum(1)[:, ::-1]
+    return came, there
+
+
+def gittins(hazard: Figures) -> Figures:
+    """What is worth waiting for at each age, in answers a tick, from the hazards of each; both of shape [AGES].
+
+    From an age on to some later one answers come, and time passes for those that still wait; the best of all later ages
+    counts. Cost: O(AGES²) in numpy.
+    """
+    waiting = np.concatenate([[1.0], np.cumprod(1.0 - np.clip(hazard, 0.0, MOST))])
+    held = np.concatenate([[0.0], np.cumsum((waiting[:-1] + waiting[1:]) / 2 * AGE_WIDTHS)])
+    answers = waiting[:, np.newaxis] - waiting
+    time = held - held[:, np.newaxis]
+    rate = np.divide(answers, time, out=np.zeros_like(time), where=time > 0)
+    best: Figures = rate.max(1)[:AGES]
+    return best
+
+
+def lows_of(worth: list[float]) -> list[int]:
+    """The ages at which it is least, and much less than at some age before and some after.
+
+    >>> worth = [8.0, 8.0, 1.0, 8.0, *[4.0] * (AGES - 4)]
+    >>> lows_of(worth) == [int(AGE_BOUNDS[2])]
+    True
+    """
+    found = [
+        (worth[i], i)
+        for i in range(1, AGES - 1)
+        if worth[i - 1] >= worth[i] <= worth[i + 1] and worth[i] < DEEP * min(max(worth[:i]), max(worth[i + 1 :]))
+    ]
+    return [int(AGE_BOUNDS[i]) for _, i in sorted(found)[:LOWS]]

@@ -1,0 +1,219 @@
+"""Turns: what is known of the requests that went on from one another, by which the next one is foreseen.
+
+A session is a text that requests go on from, one after the other; each of them is a turn. A request that shares only the
+beginning of a session's text forks off at a place, which has uses of its own. The last turn of a session hangs on its `Line`,
+which outlives the nodes. So a session that comes back after its text was evicted is known, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64, mypyc_attr
+
+if TYPE_CHECKING:
+    from unified_tree.nodes.line import Line
+
+GONE_ON_SHARE: Final = 3
+"""A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
+UNSURE: Final = 0.5
+MEAN_GAPS: Final = 4
+"""About so many gaps count for their mean."""
+FEATURES: Final = 7
+BIN_BITS: Final = 5
+BINS: Final = 24
+UNJUDGED: Final = -1
+
+
+def octave(number: i64) -> i64:
+    """The bin of a count: 0 for what is unknown (-1), else 1, 2, 3, … for 0, 1 to 2, 3 to 6, …
+
+    >>> octave(-1), octave(0), octave(1), octave(2), octave(3)
+    (0, 1, 2, 2, 3)
+    """
+    number += 1
+    found: i64 = 0
+    while number > 0 and found < BINS - 1:
+        number >>= 1
+        found += 1
+    return found
+
+
+@mypyc_attr(acyclic=True)
+class Turn:
+    """One request of a session.
+
+    Attributes:
+        at: the tick of the tree's clock at which it published last; until then, at which it arrived.
+        start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
+        begin: how much of it the request shared.
+        turns: how many the session had before.
+        gap, gap_before: after how many ticks this one came, and the one before it; -1 where there was none.
+        mean_gap: a moving mean of the gaps.
+        growth: by how many tokens the text is longer than the turn before left it; -1 for the first turn.
+        features: what it is like: a bin below `BINS` of each figure, in `BIN_BITS`, the first one lowest.
+        serial: its number among the remembered turns.
+        group: the group of turns that are answered about as often, when it was looked up last (`judged`: see `Survival`).
+        is_open: it has not published anything yet.
+        by: the turn that went on from it; None while there is none.
+        saved_to: the longest window or state of the session; 0 for none.
+        use, accounted: of its text in what recency would hold: see `RecencyShadow.arrived`; -1 and 0 for none yet.
+    """
+
+    __slots__ = (
+        "accounted",
+        "at",
+        "begin",
+        "by",
+        "end",
+        "features",
+        "gap",
+        "gap_before",
+        "group",
+        "growth",
+        "is_open",
+        "judged",
+        "mean_gap",
+        "saved_to",
+        "serial",
+        "start",
+        "turns",
+        "use",
+    )
+
+    def __init__(self, at: int, start: int, end: int, before: Turn | None) -> None:
+        self.at = at
+        self.start = start
+        self.begin = self.end = end
+        self.by: Turn | None = None
+        self.is_open = True
+        self.serial = 0
+        self.use = -1
+        self.accounted = 0
+        self.saved_to = 0
+        self.features: i64 = 0
+        self.group: i64 = 0
+        self.judged: i64 = UNJUDGED
+        if before is None:
+            self.turns = 0
+            self.gap = self.gap_before = self.growth = -1
+            self.mean_gap = 0.0
+        else:
+            self.start = before.start
+            self.turns = before.turns + 1
+            self.gap = at - before.at
+            self.gap_before = before.gap
+            self.mean_gap = before.mean_gap + (self.gap - before.mean_gap) / min(self.turns, MEAN_GAPS)
+            self.growth = end - before.end
+        self._describe()
+
+    def is_gone_on_from(self, length: int) -> bool:
+        """Whether a request that shares so much of the text goes on from it, rather than forks off: it shares what the last
+        one did, and no small part of the text.
+        """
+        is_same = self.is_open or length >= self.begin
+        return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
+
+    def went_on(self, end: int, now: int) -> None:
+        """Its request has published more."""
+        self.at = now
+        self.is_open = False
+        if self.turns:
+            self.growth += end - self.end
+        self.end = end
+        self._describe()
+
+    def _describe(self) -> None:
+        is_first = self.turns == 0
+        features: i64 = octave(self.gap_before)
+        features = features << BIN_BITS | (0 if is_first else octave(int(self.mean_gap)))
+        features = features << BIN_BITS | octave(self.start)
+        features = features << BIN_BITS | octave(self.gap)
+        features = features << BIN_BITS | (0 if is_first else octave(max(0, self.growth)))
+        features = features << BIN_BITS | octave(max(0, self.end - self.start))
+        self.features = features << BIN_BITS | octave(self.turns)
+        self.judged = UNJUDGED
+
+
+@mypyc_attr(acyclic=True)
+class Place:
+    """Where requests fork off a text.
+
+    Attributes:
+        uses: how many did.
+        first, last: the ticks of the first and the last use.
+        is_open: the request of the last use has left, and has published nothing: the next one counts as the same that tries
+            again.
+    """
+
+    __slots__ = ("first", "is_open", "last", "uses")
+
+    def __init__(self, now: int) -> None:
+        self.uses = 0
+        self.first = self.last = now
+        self.is_open = False
+
+    def used(self, now: int) -> None:
+        """A request forks off here; if the last one tries again, it is the same."""
+        if self.is_open:
+            self.is_open = False
+        else:
+            self.uses += 1
+            self.last = now
+
+
+def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
+    """The rate at which a place is used that was used so often in so many ticks, and not for `age`.
+
+    The true rate is not known exactly. So this is the mean of a Gamma distribution of rates, which falls while no request comes
+    (Greenwood and Yule, 1920).
+
+    Args:
+        usual: the age at which values go, since without a use nothing else is known of time.
+    """
+    return (uses + UNSURE) / (time + age + usual + 1.0)
+
+
+@mypyc_attr(acyclic=True)
+class Session:
+    """What a line has of the learned order: `Line.policy_state`.
+
+    Attributes:
+        turn: the last turn of the session that has the line's text; None if there was none.
+        places: by length, those of the last uses; None for none.
+        saves: by length, the last uses of each boundary that recency might hold; None for none. stretches: see `Gate`.
+        stairs: up to where the text was used, and by which use: two numbers each, the longest and oldest last.
+    """
+
+    __slots__ = ("places", "saves", "stairs", "stretches", "turn")
+
+    def __init__(self) -> None:
+        self.turn: Turn | None = None
+        self.places: dict[int, Place] | None = None
+        self.saves: dict[int, tuple[int, ...]] | None = None
+        self.stretches: tuple[tuple[int, ...], ...] = ()
+        self.stairs: tuple[int, ...] = ()
+
+
+def session_of(line: Line) -> Session:
+    """The session of a line, from now on if it has none."""
+    session = line.policy_state
+    if isinstance(session, Session):
+        return session
+    line.policy_state = session = Session()
+    return session
+
+
+def latest(line: Line) -> Turn | None:
+    """The last turn of the session whose text a line has; None if there was none. Cost: O(1) amortized."""
+    session = line.policy_state
+    if not isinstance(session, Session):
+        return None
+    turn = session.turn
+    if turn is None or turn.by is None:
+        return turn
+    last: Turn = turn
+    while (after := last.by) is not None:
+        last = after
+    session.turn = last
+    return last

@@ -1,0 +1,137 @@
+"""The protocol of eviction policies: what the tree tells a policy, what it asks, and what a policy may look at.
+
+All policies are made of this protocol, the default one included. The tree knows none of them by type.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.order import Order
+    from unified_tree.policies.standard_policy import Standard
+    from unified_tree.policies.tree_view import TreeView
+
+Rank: TypeAlias = float | tuple[float, float]
+"""One number, or two that are compared in turn. Infinities are allowed, NaN is not; a number of numpy's is taken as a float."""
+
+
+class EvictionPolicy(ABC):
+    """Says which value goes next. One instance serves one tree, all its pools on both tiers.
+
+    A value is what one component keeps at one node on one tier. A policy reads what the tree keeps at it: `component`, `tier`,
+    `touched` and `created` (the tree's clock at the last use and at creation), `hits`, `priority`, `page_count`, `node.end`
+    (the prefix's length in tokens). It may keep a float in `value.score` and any object in `value.policy_state`, which is None
+    at first and which nobody else writes. A split copies both to the two halves, so keep immutable objects there. A node that
+    becomes a leaf again takes the larger score of itself and the removed child, and the state of the one used last. Kept
+    objects must not refer to values or nodes, because the garbage collector does not traverse those.
+
+    Derive from this class; only `rank` has to be there. The tree calls only what is overridden, so an event that a policy
+    ignores costs nothing. No method may call the cache or the tree, which are in the middle of a change.
+
+    A policy that raises, or returns a rank that is not a number, stays in use. The value in question is then ranked below all
+    values with a valid rank, least recently used first, and `Pool.policy_failures` counts the failure.
+
+    `unified_tree.controllers.testing.check_policy` checks a policy against all of this.
+
+    Attributes:
+        compares_across_pools: ranks are times or counts of the whole tree, so values of several pools can be ranked against
+            each other. A budget that pools share (`BlockBudget`) needs that, and is refused without.
+        follows_texts: nodes have a `line`, which names the text that they are a part of and outlives them: it is the same when
+            a text comes back after its eviction. A policy may keep any object in `line.policy_state`.
+        weighs_copies: ranks depend on `value.copied`, so the tree asks again when a copy on the other tier comes or goes.
+    """
+
+    compares_across_pools: bool = False
+    follows_texts: bool = False
+    weighs_copies: bool = False
+
+    # -- ranking
+
+    @abstractmethod
+    def rank(self, value: Value) -> Rank:
+        """The value's rank now; the smallest is evicted first. Reads, and changes nothing in the tree.
+
+        The tree asks when a value is used or becomes evictable, and where `TreeView.reorder` says so. In between it may not
+        change, unless the policy chooses victims itself.
+        """
+
+    def placed(self, value: Value) -> None:  # noqa: B027
+        """An evictable value stands in its pool's order now, by `value.urgency`, `value.rank` and `value.second_rank`."""
+
+    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
+        """The next victim of a pool, which stays where it is; by default the one of the smallest rank.
+
+        Args:
+            order: the pool's evictable values, the smallest rank first; see `Order.first_from`, `last_up_to`, `following`.
+            first: the first of them that the policy has a say in. The victim must be of its `urgency`: what no boundary needs
+                goes before everything else, by rank alone.
+        """
+        return first
+
+    def likely_victim(self, order: Order, first: Value) -> Value | None:  # noqa: ARG002
+        """The value that `next_victim` would choose now, for `explain`, which may ask at any time: notes nothing. None, as by
+        default, if it cannot be said.
+        """
+        return None
+
+    def standing(self, value: Value) -> Rank:
+        """How an evictable value compares now with those of other pools that share a budget; the smallest goes first."""
+        return value.rank, value.second_rank
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        """Why a value of this rank stood where it did when the tree's clock showed `now`, in words for people: a clause that
+        also says what goes before it.
+        """
+        return f"ranked {rank:g}; the smallest rank goes first"
+
+    # -- events of values
+
+    def touched(self, value: Value) -> None:  # noqa: B027
+        """A value was created or used; its rank is asked for next."""
+
+    def went(self, value: Value, *, is_whole: bool) -> None:  # noqa: B027
+        """The value was chosen as a victim; if not `is_whole`, it only loses its end, and its rank is asked for again."""
+
+    # -- events of texts
+
+    def arrived(self, node: Node, length: int) -> object:  # noqa: B027
+        """A request has come whose prompt the tree knows up to `length`, in a node. What this returns goes to `withdrew`."""
+
+    def withdrew(self, arrival: object) -> None:  # noqa: B027
+        """A request has left before it had published anything, and may be tried again. Not called for None."""
+
+    def grew(self, node: Node, last: int) -> None:  # noqa: B027
+        """A new leaf stands in the tree, of a text that is being inserted up to `last`; its values come later."""
+
+    def published(self, node: Node, length: int) -> None:  # noqa: B027
+        """A request has published a text that the tree had, up to `length`, in a node."""
+
+    def saved(self, node: Node) -> None:  # noqa: B027
+        """A window or a state was saved at a node's end, on device."""
+
+    def locked(self, node: Node) -> None:  # noqa: B027
+        """The path up to a node is locked on device, by a request or a copy; it was not."""
+
+    def unlocked(self, node: Node) -> None:  # noqa: B027
+        """The path up to a node is not locked on device any more."""
+
+
+class AdmissionPolicy(EvictionPolicy):
+    """An eviction policy that also says which windows and states are kept at all. Paths are always kept."""
+
+    @abstractmethod
+    def admits(self, value: Value) -> bool:
+        """Whether an `insert` that brings this window or state may keep it. Asked for values on device before `touched`.
+
+        The value knows its node, but is not in the tree yet. The page of a refused state comes back as a duplicate. If a window
+        is refused, the caller keeps its pages and those of all other windows of that insert, and none of them is in
+        `InsertResult.canonical`. If this method raises, the value is admitted and a failure is counted.
+        """
+
+
+PolicyFactory = Callable[["TreeView"], Union[EvictionPolicy, "Standard"]]
+"""Makes a policy; called once a tree, with the tree as a policy sees it."""

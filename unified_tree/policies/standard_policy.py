@@ -1,0 +1,92 @@
+"""The base of the policies of this library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
+
+if TYPE_CHECKING:
+    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.order import Order
+    from unified_tree.policies.tree_view import TreeView
+
+
+@mypyc_attr(allow_interpreted_subclasses=False)
+class Standard:
+    """The base of the policies of this library: see EvictionPolicy, whose events do nothing here.
+
+    It ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps.
+
+    Attributes:
+        by_use: whether a use changes a rank.
+        chooses: whether it chooses victims other than by rank.
+        hears_texts: whether it wants the events of texts.
+        weighs_copies: whether a rank depends on a copy on the other tier.
+    """
+
+    by_use = True
+    chooses = False
+    compares_across_pools = True
+    follows_texts = False
+    hears_texts = False
+    weighs_copies = False
+
+    def __init__(self, view: TreeView) -> None:
+        self._view = view
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        """Least recently used first."""
+        return (float(value.touched), 0.0)
+
+    def placed(self, value: Value) -> None:
+        """Nothing to note."""
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools in one budget: the smallest goes first."""
+        return (value.rank, value.second_rank)
+
+    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
+        """The first of the order."""
+        return first
+
+    def likely_victim(self, order: Order, first: Value) -> Value | None:  # noqa: ARG002
+        """The first of the order."""
+        return first
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        """By its last use."""
+        return f"{last_used(rank, now)}; the least recently used goes first"
+
+    def touched(self, value: Value) -> None:
+        """Nothing to keep."""
+
+    def went(self, value: Value, is_whole: bool) -> None:
+        """Nothing to learn."""
+
+    def arrived(self, node: Node, length: int) -> object:  # noqa: ARG002
+        """Nothing to remember."""
+        return None
+
+    def withdrew(self, arrival: object) -> None:
+        """Nothing to take back."""
+
+    def grew(self, node: Node, last: int) -> None:
+        """Nothing to learn."""
+
+    def published(self, node: Node, length: int) -> None:
+        """Nothing to learn."""
+
+    def saved(self, node: Node) -> None:
+        """Nothing to learn."""
+
+    def locked(self, node: Node) -> None:
+        """Nothing to learn."""
+
+    def unlocked(self, node: Node) -> None:
+        """Nothing to learn."""
+
+
+def last_used(touched: float, now: int) -> str:
+    """When a value was used last, in words."""
+    return f"unused for {now - touched:,.0f} ticks"

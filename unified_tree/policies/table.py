@@ -1,0 +1,240 @@
+"""Eviction policies. A policy gives every value a rank; the smallest rank is evicted first.
+
+The standard policies rank by what the tree keeps at a value. A custom policy is foreign code: it may raise, or return a rank
+that cannot be compared, in the middle of an operation that must not fail. It is called through a `Guarded`, which then ranks by
+recency and counts the failure.
+"""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.errors import ConfigurationError
+from unified_tree.inputs.extensions import find_extension, known_names
+from unified_tree.nodes.node import Value
+from unified_tree.policies.built_in import CostAware, Fifo, Filo, Lfu, Lru, Mru, Priority, Slru
+from unified_tree.policies.density.hit_density import HitDensity
+from unified_tree.policies.eviction_policy import EvictionPolicy
+from unified_tree.policies.standard_policy import Standard
+
+if TYPE_CHECKING:
+    from unified_tree.nodes.node import Node
+    from unified_tree.nodes.order import Order
+    from unified_tree.policies.eviction_policy import PolicyFactory
+    from unified_tree.policies.tree_view import TreeView
+
+ENTRY_POINT_GROUP = "unified_tree.policies"
+"""An installed package offers `name = "module:factory"` here."""
+
+
+OF_TEXTS = ("arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")
+EVENTS = ("touched", "placed", "went", *OF_TEXTS)
+
+
+class Guarded(Standard):
+    """A wrapper of a custom policy, so that its failures cannot break the tree.
+
+    Attributes:
+        policy: the custom policy.
+        is_selective: whether it is an AdmissionPolicy, which may refuse windows and states.
+        compares_across_pools: whether it says so of its ranks.
+        failures: how often it raised or returned an invalid rank; `last_failure`: the reason of the last one.
+        declined: how many windows and states it refused.
+    """
+
+    def __init__(self, view: TreeView, policy: EvictionPolicy) -> None:
+        super().__init__(view)
+        self.policy = policy
+        self.is_selective = callable(getattr(policy, "admits", None))
+        self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
+        self.follows_texts = bool(getattr(policy, "follows_texts", False))
+        self.weighs_copies = bool(getattr(policy, "weighs_copies", False))
+        self._events: dict[str, Any] = {}
+        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain"):
+            if overrides(policy, name):
+                self._events[name] = getattr(policy, name)
+        self.chooses = "next_victim" in self._events
+        self.hears_texts = any(name in self._events for name in OF_TEXTS)
+        self.failures = 0
+        self.declined = 0
+        self.last_failure: str | None = None
+
+    def admits(self, value: Value) -> bool:
+        """See AdmissionPolicy.admits."""
+        try:
+            admitted = bool(getattr(self.policy, "admits")(value))  # noqa: B009
+        except Exception as error:  # foreign code in the middle of an operation that must not fail
+            self._failed(repr(error))
+            return True
+        if not admitted:
+            self.declined += 1
+        return admitted
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        return self._ranked("rank", value)
+
+    def _ranked(self, name: str, value: Value) -> tuple[float, float]:
+        """What a method of the policy ranks a value by; below all others if that is no number."""
+        try:
+            rank: object = getattr(self.policy, name)(value)
+            if isinstance(rank, float):
+                first, second = float(rank), 0.0
+            elif isinstance(rank, tuple) and len(rank) == 2:
+                first, second = _number(rank[0]), _number(rank[1])
+            else:
+                first, second = _number(rank), 0.0
+            if not (isnan(first) or isnan(second)):
+                return (first, second)
+            self._failed(f"{name} {rank!r} is no number")
+        except Exception as error:  # as above
+            self._failed(repr(error))
+        return (-inf, float(value.touched))
+
+    def next_victim(self, order: Order, first: Value) -> Value:
+        chosen: object = self._tell("next_victim", order, first)
+        if chosen is None:
+            return first
+        if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and same_pool(chosen, first):
+            return chosen
+        self._failed(f"{chosen!r} cannot be the next victim")
+        return first
+
+    def likely_victim(self, order: Order, first: Value) -> Value | None:
+        if not self.chooses:
+            return first
+        said: object = self._tell("likely_victim", order, first)
+        return said if isinstance(said, Value) and same_pool(said, first) else None
+
+    def explain(self, rank: float, second_rank: float, now: int) -> str:
+        said: object = self._tell("explain", rank, second_rank, now)
+        if isinstance(said, str):
+            return said
+        return f"ranked {rank:g} by {type(self.policy).__name__}; the smallest rank goes first"
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        return (value.rank, value.second_rank) if "standing" not in self._events else self._ranked("standing", value)
+
+    def touched(self, value: Value) -> None:
+        self._tell("touched", value)
+
+    def placed(self, value: Value) -> None:
+        self._tell("placed", value)
+
+    def went(self, value: Value, is_whole: bool) -> None:
+        event = self._events.get("went")
+        if event is not None:
+            try:
+                event(value, is_whole=is_whole)
+            except Exception as error:  # as above
+                self._failed(repr(error))
+
+    def arrived(self, node: Node, length: int) -> object:
+        return self._tell("arrived", node, length)
+
+    def withdrew(self, arrival: object) -> None:
+        self._tell("withdrew", arrival)
+
+    def grew(self, node: Node, last: int) -> None:
+        self._tell("grew", node, last)
+
+    def published(self, node: Node, length: int) -> None:
+        self._tell("published", node, length)
+
+    def saved(self, node: Node) -> None:
+        self._tell("saved", node)
+
+    def locked(self, node: Node) -> None:
+        self._tell("locked", node)
+
+    def unlocked(self, node: Node) -> None:
+        self._tell("unlocked", node)
+
+    def _tell(self, name: str, *given: object) -> object:
+        """What the policy answers to an event that it has; None if it has none of that name, or raises."""
+        event = self._events.get(name)
+        if event is None:
+            return None
+        try:
+            answer: object = event(*given)
+        except Exception as error:  # as above
+            self._failed(repr(error))
+            return None
+        return answer
+
+    def _failed(self, why: str) -> None:
+        self.failures += 1
+        self.last_failure = why
+
+
+def overrides(policy: object, name: str) -> bool:
+    """Whether a custom policy has a method of its own, not the base class's, which does nothing."""
+    method = getattr(policy, name, None)
+    return callable(method) and getattr(method, "__func__", None) is not getattr(EvictionPolicy, name, method)
+
+
+def same_pool(one: Value, other: Value) -> bool:
+    """Whether two values lie in one pool."""
+    return one.component == other.component and one.tier is other.tier
+
+
+def _number(given: Any) -> float:
+    """A number of Python's or numpy's as a float; NaN for anything else."""
+    if isinstance(given, float):
+        return float(given)
+    if isinstance(given, str | bytes):
+        return nan
+    try:
+        return float(given)
+    except Exception:  # foreign objects
+        return nan
+
+
+POLICIES: dict[str, PolicyFactory] = {
+    "lru": Lru,
+    "lfu": Lfu,
+    "fifo": Fifo,
+    "mru": Mru,
+    "filo": Filo,
+    "slru": Slru,
+    "priority": Priority,
+    "cost": CostAware,
+    "density": HitDensity,
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names of all policies: the built-in ones and those of installed packages."""
+    return known_names(ENTRY_POINT_GROUP, POLICIES)
+
+
+def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
+    """The factory of a policy. `policy` is a factory, or a name: a built-in one, an entry point, or `module:factory`.
+
+    Raises ConfigurationError for an unknown name, and for an object that cannot be loaded or called.
+    """
+    if isinstance(policy, str):
+        return find_extension("eviction policy", policy, ENTRY_POINT_GROUP, POLICIES)
+    if not callable(policy):
+        raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
+    return policy
+
+
+def made_policy(factory: PolicyFactory, name: object, view: TreeView) -> EvictionPolicy | Standard:
+    """The policy that a factory makes, which may be anything that somebody has named.
+
+    Raises ConfigurationError if the factory raises, or returns what is no policy.
+    """
+    try:
+        made: Any = factory(view)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"the policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    if not callable(getattr(made, "rank", None)):
+        raise ConfigurationError(f"{name!r} makes a {type(made).__name__}, which is no policy: it lacks rank")
+    policy: EvictionPolicy | Standard = made
+    return policy
+
+
+def guarded(policy: EvictionPolicy | Standard, view: TreeView) -> Standard:
+    """A policy as a pool asks it: a custom one through a guard, which counts that pool's failures."""
+    return policy if isinstance(policy, Standard) else Guarded(view, policy)

@@ -1,0 +1,83 @@
+"""The tree as its policy sees it: what is fixed, what is held, and what a value costs to bring back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.declare.component import Component
+    from unified_tree.nodes.node import Node, Value
+    from unified_tree.settings import TreeSettings
+    from unified_tree.tier import Tier
+
+
+class TreeView:
+    """What a policy may ask of its tree. A factory gets it before the tree is complete, so ask later.
+
+    Attributes:
+        components: the kinds of state, in the order of `Value.component`.
+        page_size: tokens a page.
+        settings: every bound.
+    """
+
+    __slots__ = ("components", "page_size", "settings")
+
+    def __init__(self, components: tuple[Component, ...], page_size: int, settings: TreeSettings) -> None:
+        self.components = components
+        self.page_size = page_size
+        self.settings = settings
+
+    @property
+    @abstractmethod
+    def now(self) -> int:
+        """The tree's clock, in whose ticks `Value.touched` is: one for each insert, and each match that is a use."""
+
+    @property
+    @abstractmethod
+    def save_grid_tokens(self) -> int:
+        """The grid on which every kind can be saved."""
+
+    @abstractmethod
+    def restore_cost(self, value: Value) -> float:
+        """What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte.
+
+        Cost: O(nodes up to the boundary before it), at most the setting `cost_steps`.
+        """
+
+    @abstractmethod
+    def tokens_lost(self, value: Value) -> int:
+        """How many tokens have to be computed again without a value, whatever other tiers have. Cost: as `restore_cost`."""
+
+    def hit_length(self, node: Node, length: int) -> int:
+        """The longest boundary of any tier at the end of a node, at most `length` and at or above a node; 0 for none, or if it
+        lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
+        """
+        found = self.boundary_of(node, length)
+        return 0 if found is None else found.end
+
+    def boundary_of(self, node: Node | None, length: int) -> Node | None:
+        """The node at whose end that boundary lies; None for none. Cost: as `hit_length`."""
+        for _ in range(self.settings.cost_steps):
+            if node is None or node.parent is None:
+                break
+            if node.resumable and node.end <= length:
+                return node
+            node = node.parent
+        return None
+
+    @abstractmethod
+    def held_pages(self, component: int, tier: Tier) -> int:
+        """Pages that the tree holds of a kind on a tier. Cost: O(1)."""
+
+    @abstractmethod
+    def held_blocks(self, tier: Tier) -> int:
+        """Blocks that the tree holds of the budget that the pools of a tier share; 0 for none. Cost: O(components)."""
+
+    @abstractmethod
+    def page_blocks(self, component: int, tier: Tier) -> int:
+        """Blocks that a page takes of the budget that the pools of a tier share; 0 where each pool has its own pages."""
+
+    @abstractmethod
+    def reorder(self, value: Value) -> None:
+        """Ask for a value's rank again, if it is evictable now. Cost: O(log n)."""

@@ -1,0 +1,493 @@
+"""The tree's data, and the only two methods by which values are added and removed.
+
+`place` and `remove` maintain the pools, the eviction orders and the child counts, so nothing else has to. `resumability`
+maintains what a change means for the boundaries (lengths one can resume from) around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import lcm
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import MAX_TOKENS
+from unified_tree.errors import ConfigurationError, UnifiedTreeError
+from unified_tree.memory.ages import Ages
+from unified_tree.memory.ghosts import Ghosts
+from unified_tree.nodes.children import attach, detach
+from unified_tree.nodes.node import NO_BOUNDARY, Node, Root, Value
+from unified_tree.nodes.node_table import NodeTable
+from unified_tree.policies.table import guarded
+from unified_tree.results import Boundary
+from unified_tree.state.pool import Pool
+from unified_tree.state.resumability import Resumability
+from unified_tree.state.retiring import Retired
+from unified_tree.state.shared_pools import SharedPools
+from unified_tree.state.shared_windows import SharedWindow
+from unified_tree.state.state_view import StateView
+from unified_tree.tier import HOST, PAGE_ID_BYTES, NodeId, Tier
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.declare.block_budget import BlockBudget
+    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.policies.eviction_policy import EvictionPolicy
+    from unified_tree.policies.standard_policy import Standard
+    from unified_tree.policies.tree_view import TreeView
+    from unified_tree.settings import TreeSettings
+
+FOLLOWED_BYTES: Final = 64 << 20
+"""The memory of evictions for a policy that follows texts, where `ghost_bytes` is 0."""
+PolicyMaker = Callable[["TreeView"], "EvictionPolicy | Standard"]
+
+
+class TreeState:
+    """Nodes, pools and the logical clock of one tree.
+
+    Attributes:
+        required_paths, required_windows, required_points: the components that a boundary needs, by index; windows as (index,
+            window in tokens).
+        is_required_window: the same by component index.
+        is_gate: whether a component is one of these windows or points, by index.
+        required_owned_paths: of these paths, the ones with device pages of their own.
+        owner_of: whose device pages a component's values live in, by index; itself if it has its own.
+        sharers_of: who else lives in a component's device pages.
+        owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
+        shared_windows: required windows that live in the pages of others.
+        is_gated: some required component is not a path, so not every length is a boundary.
+        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
+            shortest path of which that leaves something, NO_BOUNDARY for none.
+        save_grid_tokens: the grid on which every kind can be saved.
+        has_budgets: whether any share one.
+        shared_pools: by tier, the pools that share a budget; None where each has a page count of its own.
+        blocked: nodes with a path value that is not evictable because something else at the node is locked.
+        last_node_id: the largest id given to a node.
+        retired: invalidated namespaces whose nodes may still exist.
+        resumability: which nodes are boundaries, and which values are stranded.
+        settings: every bound.
+        texts: what was evicted, and the lines of all texts; None if nobody needs it.
+        ghosts: the same, where it explains misses; None if that is not wanted.
+        ages: of what is used and evicted; None likewise.
+        policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
+        arrival: what it answered to the request that arrived last.
+        clock: counts operations; a later use has a larger stamp.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        page_size: int,
+        page_counts: tuple[Mapping[str, int], Mapping[str, int]],
+        budgets: tuple[BlockBudget | None, BlockBudget | None],
+        policy: PolicyMaker,
+        settings: TreeSettings,
+        time_s: Callable[[], float],
+    ) -> None:
+        self.components = tuple(components)
+        self.page_size = page_size
+        self.index = {component.name: i for i, component in enumerate(self.components)}
+        self._group_components()
+        self.settings = settings
+        view = StateView(self)
+        made = policy(view)
+        guards = [guarded(made, view) for _ in range(2 * len(self.components))]
+        self.device_pools = [
+            Pool(c, Tier.DEVICE, guard, page_counts[0].get(c.name))
+            for c, guard in zip(self.components, guards[::2], strict=True)
+        ]
+        self.host_pools = [
+            Pool(c, Tier.HOST, guard, page_counts[1].get(c.name))
+            for c, guard in zip(self.components, guards[1::2], strict=True)
+        ]
+        self.policy = guards[0]  # what raises in an event of texts counts for the first pool
+        self.listener = self.policy if self.policy.hears_texts else None
+        of_device, of_host = budgets
+        self.shared_pools = (
+            None if of_device is None else SharedPools(self.device_pools, of_device),
+            None if of_host is None else SharedPools(self.host_pools, of_host),
+        )
+        self.has_budgets = of_device is not None or of_host is not None
+        self.host_value_count = 0
+        self.nodes = NodeTable()
+        self.roots: dict[tuple[str, bool], Root] = {}
+        self.blocked: set[Node] = set()
+        self.clock = 0
+        self.mark = object()  # what keys that were walked remember of this tree
+        self.last_node_id = NodeId(0)
+        self.retired = Retired()
+        self.resumability = Resumability(self, settings.settle_limit)
+        self.texts: Ghosts | None = None
+        self.ghosts: Ghosts | None = None
+        self.ages: Ages | None = None
+        self.arrival: object = None
+        self._remember(time_s)
+
+    def _remember(self, time_s: Callable[[], float]) -> None:
+        """Make the memory of what was evicted, for causes of misses, or for a policy that follows texts."""
+        settings = self.settings
+        size = settings.ghost_bytes or (FOLLOWED_BYTES if self.policy.follows_texts else 0)
+        if size:
+            self.texts = Ghosts(self.page_size, size, settings.faded_ghosts, time_s, is_gated=self.is_gated)
+        if settings.ghost_bytes:
+            self.ghosts = self.texts
+            self.ages = Ages(len(self.components), time_s)
+
+    def _group_components(self) -> None:
+        indexed = list(enumerate(self.components))
+        self.is_path = [c.coverage.is_path for c in self.components]
+        self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
+        self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
+        self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
+        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
+        self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
+        owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
+        self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
+        self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
+        self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
+        self.required_paths = tuple(i for i in self.paths if self.components[i].required)
+        self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
+        self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
+        self.required_points = tuple(i for i in self.points if self.components[i].required)
+        window_of = dict(self.windows)
+        gates = dict(self.required_windows)
+        self.is_required_window = [i in gates for i in range(len(self.components))]
+        self.is_gate = [c.required and not c.coverage.is_path for c in self.components]
+        self.shared_windows = tuple(
+            SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
+            for i, window in self.required_windows
+            if self.owner_of[i] != i
+        )
+        self.is_gated = bool(self.required_windows or self.required_points)
+        rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
+        self.rebuild_tokens: int | None = None
+        if rebuilds and not self.required_points and None not in rebuilds:
+            self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
+        self.rebuilt_from = NO_BOUNDARY
+        if self.rebuild_tokens is not None:
+            self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
+        self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+        if self.save_grid_tokens > MAX_TOKENS:
+            raise ConfigurationError(
+                f"the grids of all components have no common multiple up to 2**48: {self.save_grid_tokens}"
+            )
+
+    def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
+        """A component's index. Raises UnifiedTreeError for an unknown one."""
+        i = self.index.get(component) if isinstance(component, str) else None
+        if i is None:
+            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
+        return i
+
+    def tick(self) -> None:
+        """An operation begins: what it uses or makes has a later stamp."""
+        clock = self.clock + 1
+        if self.ages is not None:
+            self.ages.tick(clock)  # reads a clock that is not ours, and may raise
+        self.clock = clock
+
+    def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
+        """Page ids by component name, given by component index and as bytes in several parts."""
+        return {self.components[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in parts.items()}
+
+    def pools(self, tier: Tier) -> list[Pool]:
+        """The pools of one tier, by component index. A sharer's device pool stays empty."""
+        return self.host_pools if tier is HOST else self.device_pools
+
+    def evicted_pages(self, component: int, tier: Tier) -> int:
+        """How much a pool has lost ever, in its pages; of a shared budget all that was lost there, rounded down."""
+        shared = None if not self.has_budgets else self.shared_pools[1] if tier else self.shared_pools[0]
+        if shared is None:
+            return self.pools(tier)[component].evicted_pages
+        return shared.evicted_blocks // shared.page_blocks[component]
+
+    # By two constants, because compiled code makes a new tuple of both to index it by a tier.
+
+    def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
+        """The paths with pages of their own on a tier."""
+        return self.owned_paths[1] if tier is HOST else self.owned_paths[0]
+
+    def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
+        """The points with pages of their own on a tier."""
+        return self.owned_points[1] if tier is HOST else self.owned_points[0]
+
+    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
+        """The windows with pages of their own on a tier, as (index, window in tokens)."""
+        return self.owned_windows[1] if tier is HOST else self.owned_windows[0]
+
+    def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
+        """A node with an id never used before, not yet among its parent's children."""
+        self.last_node_id = NodeId(self.last_node_id + 1)
+        node = Node(self.last_node_id, parent, edge, end, len(self.components))
+        self.nodes.add(node)
+        return node
+
+    def grow(self, parent: Node, edge: bytes, end: int, last: int) -> Node:
+        """A new leaf under a node that has no child that begins with the same page, of a text up to `last`. Cost: O(1)."""
+        node = self.new_node(parent, edge, end)
+        page_bytes = self.first_page_bytes(node)
+        attach(parent, node, page_bytes, self.settings.max_listed_children)
+        if self.texts is not None:
+            node.line = self.texts.line_of_leaf(parent, edge, end, page_bytes)
+        if self.listener is not None:
+            self.listener.grew(node, last)
+        return node
+
+    def root_of(self, name: tuple[str, bool]) -> Root:
+        """The root of a (namespace, bigram) pair, made on demand."""
+        root = self.roots.get(name)
+        if root is None:
+            root = self.roots[name] = Root(name, len(self.components), self.retired.age)
+            if self.texts is not None:
+                root.line = self.texts.line_of_root(name)
+        return root
+
+    def place(
+        self,
+        node: Node,
+        component: int,
+        tier: Tier,
+        pages: bytes,
+        priority: int = 0,
+        *,
+        are_taken: bool = False,
+        is_spare: bool = False,
+    ) -> Value:
+        """Give `node` a value it lacks. The pages were checked, perhaps marked as the tree's, too; a sharer's device value
+        takes none.
+        """
+        value = Value(node, component, tier, pages, self.clock, priority)
+        value.spare = is_spare
+        on_host = node.host[component]
+        if on_host is not None:  # the device value keeps the run of both
+            value.run_pages = on_host.run_pages
+        node.set_value(component, tier, value)
+        if node.lost is not None:
+            lost = node.lost_of(component)
+            if lost is not None and lost.page_count <= value.page_count:
+                node.forget_lost(component)
+        if tier is HOST:
+            self.host_value_count += 1
+        if self.is_path[component]:
+            self._link_path(value)
+        if tier is HOST or self.owner_of[component] == component:
+            pool = self.pools(tier)[component]
+            pool.used_pages += value.page_count
+            if not are_taken:
+                pool.ledger.acquire(pages)
+            if self.listener is not None and tier is not HOST and not (is_spare or self.is_path[component]):
+                self.listener.saved(node)
+            pool.created(value)
+            pool.add_evictable(value)
+        if self.host_value_count:
+            self.note_copies(node, component)
+        return value
+
+    def extend(self, value: Value, front: bytes) -> None:
+        """Put older pages before a suffix. The pages were checked."""
+        value.pages = front + value.pages
+        if value.tier is HOST or self.owner_of[value.component] == value.component:
+            pool = self.pools(value.tier)[value.component]
+            count = len(front) // PAGE_ID_BYTES
+            pool.ledger.acquire(front)
+            pool.used_pages += count
+            if value.locks:
+                pool.protected_pages += count
+            if value.stranded:
+                pool.stranded_pages += count
+            if value.copied:
+                pool.copied_pages += count
+        if self.host_value_count:
+            self.note_copies(value.node, value.component)
+
+    def set_spare(self, value: Value, is_spare: bool) -> None:
+        """Let a value go before all that is kept for a boundary, or keep it from now on."""
+        if value.spare != is_spare:
+            value.spare = is_spare
+            if value.tier is HOST or self.owner_of[value.component] == value.component:
+                self.pools(value.tier)[value.component].reorder(value)
+
+    def shorten(self, value: Value, page_count: int, eviction: Eviction | None) -> bytes:
+        """Take pages off the end of a leaf that has an evictable path value on device and nothing else; returns their ids.
+
+        The leaf keeps its id, so that a boundary before the cut stays, and what was used of it its recency.
+
+        Args:
+            eviction: what is remembered of it; None without a memory.
+        """
+        node, pool = value.node, self.device_pools[value.component]
+        tokens = page_count * self.page_size
+        width = len(node.edge) // (node.end - node.start)
+        gone, value.pages = value.pages[-page_count * PAGE_ID_BYTES :], value.pages[: -page_count * PAGE_ID_BYTES]
+        pool.remove_evictable(value)
+        if self.texts is not None:
+            self.texts.remember_end(node, node.end - tokens, node.edge[-tokens * width :], eviction, 0)
+        node.edge = node.edge[: -tokens * width]
+        node.end -= tokens
+        if value.marks is not None:
+            kept = {length: mark for length, mark in value.marks.items() if length <= node.end}
+            value.marks = kept if len(kept) > 1 else None
+        pool.ledger.release(gone)
+        pool.used_pages -= page_count
+        if value.stranded:
+            pool.stranded_pages -= page_count
+        pool.add_evictable(value)
+        return gone
+
+    def left_of(self, boundary: Boundary) -> Boundary:
+        """What is left of a boundary whose leaf was shortened: one at its end now. Any other stays as it is. Cost: O(1)."""
+        node = self.nodes.get(boundary.node)
+        return boundary if node is None or node.end >= boundary.length else Boundary(node.id, node.end)
+
+    def remove(self, value: Value) -> list[Value]:
+        """Remove an unlocked value from its node, and on device the sharers of its pages. Returns all removed values, owner
+        first.
+        """
+        assert value.locks == 0 and value.locked_by is None, "a locked value is never removed"
+        node, component, tier = value.node, value.component, value.tier
+        gone = [value]
+        node.set_value(component, tier, None)
+        if tier is HOST:
+            self.host_value_count -= 1
+            if not value.was_read:
+                self.host_pools[component].unread_pages += value.page_count
+        else:
+            on_host = node.host[component]
+            if on_host is not None:
+                on_host.run_pages = value.run_pages
+            for sharer in self.sharers_of[component]:
+                shared = node.device[sharer]
+                if shared is not None:
+                    gone += self.remove(shared)
+        if self.is_path[component]:
+            self._unlink_path(value)
+        if tier is HOST or self.owner_of[component] == component:
+            pool = self.pools(tier)[component]
+            pool.remove_evictable(value)
+            pool.used_pages -= value.page_count
+            pool.ledger.release(value.pages)
+            if value.stranded:
+                pool.stranded_pages -= value.page_count
+            if value.copied:
+                pool.copied_pages -= value.page_count
+        if tier is HOST or self.host_value_count:
+            self.note_copies(node, component)
+        return gone
+
+    def note_copies(self, node: Node, component: int) -> None:
+        """Update which values are on both tiers, after a component's values at `node` have changed.
+
+        A device page is on host only if all its required sharers' state is, too. Cost: O(sharers).
+        """
+        owner = self.owner_of[component]
+        on_device, on_host = node.device[owner], node.host[component]
+        if on_device is not None:
+            self._set_copied(on_device, self._is_copied(node, owner))
+        if on_host is not None:
+            there = node.device[component]
+            self._set_copied(on_host, there is not None and there.page_count >= on_host.page_count)
+
+    def _is_copied(self, node: Node, owner: int) -> bool:
+        there, copy = node.device[owner], node.host[owner]
+        if there is not None and (copy is None or copy.page_count < there.page_count):
+            return False
+        for i in self.sharers_of[owner]:
+            there, copy = node.device[i], node.host[i]
+            if there is None or not self.components[i].required:
+                continue
+            if copy is None or copy.page_count < there.page_count:
+                return False
+        return True
+
+    def _set_copied(self, value: Value, copied: bool) -> None:
+        if value.copied == copied:
+            return
+        value.copied = copied
+        pool = self.pools(value.tier)[value.component]
+        pool.copied_pages += value.page_count if copied else -value.page_count
+        if pool.copied_first or pool.weighs_copies:
+            pool.reorder(value)
+
+    def _link_path(self, value: Value) -> None:
+        """A path value was added as a leaf of its tier: its parent is not a leaf any more."""
+        node, component, tier = value.node, value.component, value.tier
+        parent = node.parent
+        assert parent is not None
+        above = parent.values(tier)[component]
+        if above is not None:
+            above.children += 1
+            if above.is_placed:
+                self.pools(tier)[component].remove_evictable(above)
+        if tier is HOST:
+            self._enter_paths(node)
+        else:
+            self._enter_again(node.host[component])
+
+    def _enter_paths(self, node: Node) -> None:
+        """Host copies were added beside a node's device values, which may be evictable again."""
+        for i in self.owned_paths[0]:
+            self._enter_again(node.device[i])
+
+    def _enter_again(self, value: Value | None) -> None:
+        if value is not None and not (value.is_placed or value.locks or value.children):
+            self.pools(value.tier)[value.component].add_evictable(value)
+
+    def _unlink_path(self, value: Value) -> None:
+        """A path value was removed: its parent inherits its recency, and may be a victim if it is a leaf now."""
+        node, component, tier = value.node, value.component, value.tier
+        parent = node.parent
+        assert parent is not None
+        above = parent.values(tier)[component]
+        if above is not None:
+            above.children -= 1
+            if value.touched > above.touched:
+                above.touched = value.touched
+                above.policy_state = value.policy_state
+            above.priority = max(above.priority, value.priority)
+            above.score = max(above.score, value.score)
+            above.hits += value.hits
+            if (tier or self.owner_of[component] == component) and not (above.locks or above.children):
+                self.pools(tier)[component].add_evictable(above)
+
+    def lacks_path(self, node: Node) -> bool:
+        """Whether a required path component of this node is on no tier, so that no prefix can pass through it."""
+        return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
+
+    def delete(self, node: Node, eviction: Eviction | None, boundary_from: int) -> None:
+        """Delete a node without values and children. Cost: O(log siblings).
+
+        Args:
+            eviction: why; None if its namespace was invalidated.
+            boundary_from: see `matching.once_boundary_from`.
+        """
+        parent = node.parent
+        assert parent is not None and node.first_child is None
+        if self.texts is not None:
+            self.texts.remember(node, eviction, boundary_from)
+        self.retired.removed(node)
+        self.resumability.deleted(node)
+        detach(parent, node, self.first_page_bytes(node))
+        self.nodes.remove(node.id)
+        self.blocked.discard(node)
+        node.parent = None
+        if isinstance(parent, Root) and parent.first_child is None and self.roots.get(parent.name) is parent:
+            del self.roots[parent.name]
+            if self.texts is not None:
+                self.texts.root_left(parent)
+
+    def release(self) -> None:
+        """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
+        self.nodes.release()
+        if self.texts is not None:
+            self.texts.release()
+
+    def first_page_bytes(self, node: Node) -> int:
+        """How many bytes of a node's edge its first page is."""
+        return len(node.edge) // (node.end - node.start) * self.page_size
+
+    def pages_of(self, tokens: int) -> int:
+        """How many pages `tokens` tokens take."""
+        return -(-tokens // self.page_size)
