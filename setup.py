@@ -20,125 +20,107 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-HOT = (
-    "ages",
-    "archive",
-    "arguments",
-    "causes",
-    "children",
-    "controllers/cache/admission",
-    "controllers/cache/decode_row",
-    "controllers/cache/layout",
-    "controllers/cache/lease",
-    "controllers/cache/lease_locks",
-    "controllers/cache/lease_misses",
-    "controllers/cache/lease_tokens",
-    "controllers/cache/leases",
-    "controllers/cache/miss_ledger",
-    "controllers/cache/page_table",
-    "controllers/cache/page_tables",
-    "controllers/cache/publication",
-    "controllers/cache/published_tokens",
-    "controllers/cache/resources",
-    "controllers/cache/state_pages",
-    "controllers/cache/transfer_counters",
-    "controllers/cache/weights",
-    "controllers/cache/weights_names",
-    "controllers/host/backup_queue",
-    "controllers/host/block_allocator",
-    "controllers/host/hybrid_cache_controller",
-    "controllers/host/load",
-    "controllers/host/open_transfers",
-    "controllers/host/page_allocator",
-    "controllers/host/shared_tier_pages",
-    "controllers/host/tier_pages",
+COMPILED = (
+    "results",
+    "tier",
+    "declare/keys",
+    "declare/token_bytes",
+    "eviction/*",
+    "inputs/arguments",
+    "inserts/*",
+    "locks/*",
+    "lookup/*",
+    "memory/*",
+    "misses/*",
+    "native/int64",
+    "nodes/*",
+    "policies/*",
+    "policies/density/*",
+    "state/*",
+    "transfers/*",
+    "controllers/adapters/sglang/device_pools",
+    "controllers/adapters/sglang/device_tier",
+    "controllers/adapters/sglang/page_numbers",
+    "controllers/adapters/sglang/request_*",
+    "controllers/adapters/sglang/running_states",
+    "controllers/cache/*",
+    "controllers/counters/*_counter",
+    "controllers/counters/transfer_counters",
+    "controllers/host/*",
     "controllers/inspector/tree_walk",
-    "controllers/latency_counter",
-    "controllers/ranks/ballot",
-    "controllers/ranks/completions",
-    "controllers/ranks/distributed_consensus",
-    "controllers/ranks/history",
-    "controllers/ranks/local_consensus",
-    "controllers/ranks/rank_agreement",
-    "controllers/ranks/reduction",
-    "controllers/ranks/ticked_consensus",
-    "controllers/ranks/ticket",
-    "controllers/ranks/tickets",
-    "controllers/sglang/device_pools",
-    "controllers/sglang/device_tier",
-    "controllers/sglang/page_numbers",
-    "controllers/sglang/request_keys",
-    "controllers/sglang/request_misses",
-    "controllers/sglang/request_rows",
-    "controllers/sglang/running_states",
+    "controllers/pages/*",
+    "controllers/ranks/*",
     "controllers/storage/digests",
-    "controllers/storage_tier/found_prefix",
-    "controllers/storage_tier/known_prefixes",
-    "controllers/storage_tier/persist_job",
-    "controllers/storage_tier/persist_queue",
-    "controllers/storage_tier/prefetch",
-    "controllers/storage_tier/prefetch_requests",
-    "controllers/storage_tier/prefetch_stages",
-    "controllers/storage_tier/prefetcher",
-    "controllers/storage_tier/storage_controller",
-    "controllers/storage_tier/storage_tier_stats",
-    "controllers/storage_tier/store_jobs",
-    "controllers/storage_tier/stored_digests",
+    "controllers/storage_tier/*",
     "controllers/transfer_engines/copy_checks",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/null_engine",
     "controllers/transfer_engines/progress",
-    "cost",
-    "effect",
-    "elsewhere",
-    "evicting",
-    "ghosts",
-    "grafting",
-    "hit_density",
-    "in_flight",
-    "insert_plan",
-    "inserting",
-    "int64",
-    "keys",
-    "landing",
-    "line",
-    "locking",
-    "matching",
-    "miss",
-    "node",
-    "node_table",
-    "open_effects",
-    "order",
-    "page_ids",
-    "page_set",
-    "page_source",
-    "policies",
-    "pool",
-    "queues",
-    "receipt",
-    "recency_shadow",
-    "resumability",
-    "retiring",
-    "shared_pools",
-    "shared_windows",
-    "splitting",
-    "standard_policy",
-    "state",
-    "survival",
-    "token_bytes",
-    "tree_view",
-    "turns",
-    "urgency",
+    "controllers/weights/weights*",
 )
+"""The rooms that are compiled, and single modules of others."""
+
+INTERPRETED = frozenset(
+    (
+        # Users derive from these, or tests put something in their place.
+        "policies/eviction_policy",
+        "transfers/transfers",
+        "controllers/cache/decode_batch",
+        "controllers/cache/prefix_cache",
+        "controllers/cache/quiet_spans",
+        "controllers/cache/store_access",
+        "controllers/cache/table_rows",
+        "controllers/cache/traced_prefix_cache",
+        "controllers/ranks/consensus",
+        "controllers/ranks/gloo_reduction",
+        "controllers/ranks/rank_watch",
+        # Settings, records and what is said in words: seldom made.
+        "misses/explain",
+        "misses/miss_cause",
+        "controllers/cache/admitted_request",
+        "controllers/cache/age_stats",
+        "controllers/cache/metric_aliases",
+        "controllers/cache/metrics",
+        "controllers/cache/stats",
+        "controllers/host/host_reads",
+        "controllers/host/host_tier",
+        "controllers/host/idle_boundaries",
+        "controllers/host/load_cost",
+        "controllers/pages/block_tables",
+        "controllers/ranks/message",
+        "controllers/ranks/message_shape",
+        "controllers/storage_tier/checkpoint",
+        "controllers/storage_tier/fetch",
+        "controllers/storage_tier/jobs",
+        "controllers/storage_tier/mapped_pages",
+        "controllers/storage_tier/policies",
+        "controllers/storage_tier/prefetch_room",
+        "controllers/storage_tier/storage_tier",
+        "controllers/storage_tier/store_settings",
+        "controllers/storage_tier/stored_composition",
+    )
+)
+"""Of these rooms, the modules that are not compiled."""
+
+
+def compiled_modules() -> tuple[str, ...]:
+    """The modules that are compiled, by their paths in the package, without the ending."""
+    found = [
+        path.relative_to("unified_tree").with_suffix("").as_posix()
+        for pattern in COMPILED
+        for path in sorted(Path("unified_tree").glob(f"{pattern}.py"))
+    ]
+    return tuple(name for name in found if name not in INTERPRETED and not name.endswith("__init__"))
+
+
+HOT = compiled_modules()
 
 NATIVE = {
-    "key_bytes": "unified_tree/native/key_bytes.c",
-    "monotonic": "unified_tree/native/monotonic.c",
-    "page_flags": "unified_tree/native/page_flags.c",
-    "untracked_tuples": "unified_tree/native/untracked_tuples.c",
-    "controllers/pools/row_copy": "controllers/pools/row_copy.c",
-    "controllers/storage/file/bucket_scan": "controllers/storage/file/bucket_scan.c",
+    stub.with_suffix("").as_posix().removeprefix("unified_tree/"): stub.with_suffix(".c").as_posix()
+    for top in ("unified_tree", "controllers")
+    for stub in sorted(Path(top).rglob("*.pyi"))
 }
+"""The modules written in C, by their paths in the package; each has a stub of its types."""
 
 
 CORE = "unified_tree_core__mypyc"
@@ -146,17 +128,15 @@ CORE = "unified_tree_core__mypyc"
 
 APART = frozenset(
     (
-        "causes",
-        "grafting",
-        "in_flight",
-        "miss",
-        "open_effects",
-        "survival",
+        "inserts/grafting",
+        "memory/in_flight",
+        "misses/causes",
+        "misses/miss",
+        "policies/density/survival",
+        "transfers/open_effects",
         "controllers/cache/layout",
         "controllers/cache/miss_ledger",
         "controllers/cache/published_tokens",
-        "controllers/cache/weights",
-        "controllers/cache/weights_names",
     )
 )
 """Of the tree and the cache, what is seldom called, or takes much longer than a call."""
@@ -357,9 +337,9 @@ def parts(sources: Iterable[str], folder: Path) -> list[Path]:
 def share_of(hot: str) -> str:
     """Which part a hot module goes into."""
     package, _, _ = hot.rpartition("/")
-    if package in {"controllers/sglang", "controllers/vllm"}:
+    if package in {"controllers/adapters/sglang", "controllers/adapters/vllm"}:
         return "adapters"
-    is_called_most = (package in {"", "controllers/cache"} and hot not in APART) or hot == "controllers/host/page_allocator"
+    is_called_most = (package in {"", "controllers/cache"} and hot not in APART) or hot == "controllers/pages/page_allocator"
     return "together" if is_called_most else "others"
 
 
@@ -409,6 +389,17 @@ def docstrings(source: str) -> Iterator[tuple[str, str]]:
                 yield f"{module}___{node.name}_get_{inner.name}", text
 
 
+def packages() -> dict[str, str]:
+    """All packages with their folders: those with an `__init__`."""
+    found = {}
+    for top in ("unified_tree", "components", "controllers"):
+        for init in sorted(Path(top).rglob("__init__.py")):
+            folder = init.parent
+            if not Path(*folder.parts[:2]).is_symlink():
+                found[".".join(folder.parts if top == "unified_tree" else ("unified_tree", *folder.parts))] = folder.as_posix()
+    return found
+
+
 def declared() -> list[Extension]:
     """All that is compiled; nothing where that is not wanted."""
     editable = "editable_wheel" in sys.argv or "develop" in sys.argv
@@ -417,4 +408,15 @@ def declared() -> list[Extension]:
     return [Extension(CORE, []), *(Extension(module_name(name), [source]) for name, source in NATIVE.items())]
 
 
-setup(ext_modules=declared(), cmdclass={"build_ext": BuildExtensions})
+setup(
+    packages=list(packages()),
+    package_dir=packages(),
+    package_data={
+        "": ["*.pyi"],
+        "unified_tree": ["py.typed"],
+        "unified_tree.controllers.inspector": ["page/*"],
+    },
+    include_package_data=False,
+    ext_modules=declared(),
+    cmdclass={"build_ext": BuildExtensions},
+)

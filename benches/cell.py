@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unified_tree.controllers.replay.arguments import Arguments
-from unified_tree.controllers.replay.commands import replay_command
-from unified_tree.controllers.replay.plan import Plan
+from unified_tree.controllers.cli.arguments import Arguments
+from unified_tree.controllers.cli.commands import replay_command
+from unified_tree.controllers.workbench.runs.plan import Plan
 
 POLICIES = ("lru", "cost", "density")
 WORKLOADS: dict[str, tuple[str, ...]] = {

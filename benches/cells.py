@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benches.cell import POLICIES, Cell, cells, table
-from unified_tree.controllers.replay.budget_split import path_only_split, split_for_server
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
 
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "

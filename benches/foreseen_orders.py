@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from benches.foreseen_uses import AGE_BOUNDS_S, UNIT_TOKENS, Prompt, Uses
 from unified_tree import Component, Key, Path, UnifiedTree
-from unified_tree.controllers.optimum.idle import Asked, Idle
-from unified_tree.controllers.optimum.paths import most_path_hits
+from unified_tree.controllers.workbench.optimum.idle import Asked, Idle
+from unified_tree.controllers.workbench.optimum.paths import most_path_hits
 
 FULL = Component(name="full", coverage=Path(), page_bytes=1)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
-from unified_tree.controllers.replay.workload import Workload
+from unified_tree.controllers.workbench.traces.workload import Workload
 from unified_tree.policies.density.turns import GONE_ON_SHARE, MEAN_GAPS
 
 UNIT_TOKENS = 512

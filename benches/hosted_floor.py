@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from unified_tree import Key, Tier
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer
 from unified_tree.lookup.matching import collect_at, key_of

@@ -61,7 +61,7 @@ class Contestant:
         )
         pools = {"full": DevicePool(page_format, 2 * self.pages)}
         if share:
-            from unified_tree.controllers.prefix_linker.lmcache import share_pools
+            from unified_tree.controllers.adapters.lmcache import share_pools
 
             share_pools(pools)
         component = Component(name="full", coverage=EveryToken(), format=page_format)
@@ -143,7 +143,7 @@ def contestants(tokens: int, prompts: int) -> Iterator[list[Contestant]]:
     """Both, each with room for all prompts and a half more: what is full may refuse a prompt while it evicts."""
     import lmcache_server
 
-    from unified_tree.controllers.prefix_linker.lmcache import open_daemon, open_in_process
+    from unified_tree.controllers.adapters.lmcache import open_daemon, open_in_process
 
     memory_bytes = max(1 << 30, prompts * tokens * TOKEN_BYTES * 3 // 2)
     with ExitStack() as opened:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benches.cell import Cell
-from unified_tree.controllers.sizing.model_server import ModelServer
-from unified_tree.controllers.sizing.needs import Needs
-from unified_tree.controllers.sizing.sample import choose, subtrees
+from unified_tree.controllers.workbench.sizing.model_server import ModelServer
+from unified_tree.controllers.workbench.sizing.needs import Needs
+from unified_tree.controllers.workbench.sizing.sample import choose, subtrees
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.replay.plan import Plan
-    from unified_tree.controllers.replay.workload import Int64s, Request
+    from unified_tree.controllers.workbench.runs.plan import Plan
+    from unified_tree.controllers.workbench.traces.workload import Int64s, Request
 
 MODEL = "llama-3.1-8b"
 """Of full attention alone."""

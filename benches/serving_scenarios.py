@@ -191,7 +191,7 @@ class ServeTrace(Serve):
                 prompt_tokens = STAND_IN_TOKENS * turn // count
                 yield array("q", range(prompt_tokens + 40)), prompt_tokens
             return
-        from unified_tree.controllers.replay.trace import TraceOptions, read_trace
+        from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 
         for request in read_trace(self.trace, TraceOptions(max_requests=count)).requests:
             end = request.prompt_tokens + min(request.output_tokens, MAX_ANSWER_TOKENS)

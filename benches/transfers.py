@@ -44,6 +44,9 @@ from unified_tree import Component, Point, Trailing
 from unified_tree import Path as ComponentPath
 from unified_tree.components import Composition as ModelComposition
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
+from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
+from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
+from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
 from unified_tree.controllers.pools import (
     ArenaPair,
     BlockArena,
@@ -65,9 +68,6 @@ from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, Transfer, TransferEngine, cuda_lanes
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
-from unified_tree.controllers.vllm.block_group import BlockGroup
-from unified_tree.controllers.vllm.block_pages import BlockPages
-from unified_tree.controllers.vllm.step_plan import PageCopies
 from unified_tree.nodes.effect import Copy, EffectKind
 
 PAGE_SIZE = 64

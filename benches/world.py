@@ -41,11 +41,11 @@ import numpy as np
 from numpy.random import Generator
 
 from unified_tree.components import Composition, composition_for
-from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import BLOCK_TOKENS, SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload, expand_runs, in_arrival_order
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.server.host_settings import HostSettings
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.synthetic import BLOCK_TOKENS, SyntheticOptions, synthetic_workload
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, expand_runs, in_arrival_order
 
 MOST_TOKENS = 64_000
 SIZES = ("1.5 to 4 %", "4 to 10 %", "10 to 25 %", "25 to 60 %")

@@ -27,8 +27,8 @@ import numpy as np
 
 from benches.machine import commit, core, machine
 from benches.world import SIZES, World
-from unified_tree.controllers.replay.plan import RowKind
-from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.workbench.runs.plan import RowKind
+from unified_tree.controllers.workbench.runs.row import run_row
 
 UNBOUNDED = RowKind.UNBOUNDED.value
 DEVELOPED_ON = "0-149"

@@ -17,7 +17,7 @@ from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.replay.workload import Request
+    from unified_tree.controllers.workbench.traces.workload import Request
 
 WINDOW_TOKENS = 512
 LONG_TOKENS = 100_000
@@ -112,7 +112,7 @@ class AgentRequests(WorstCase):
 @lru_cache(maxsize=1)
 def turns_of_trace() -> tuple[Turn, ...]:
     """The turns of the agent with most of them among those whose prompts grow long; none where the trace is not there."""
-    from unified_tree.controllers.replay.trace import read_trace
+    from unified_tree.controllers.workbench.traces.trace import read_trace
 
     if not TRACE.exists():
         return ()

@@ -37,11 +37,12 @@ from unified_tree.controllers.cache import (
     StateCopy,
     TransferStats,
 )
-from unified_tree.controllers.host import HostTier, LoadCost, PageAllocator, WritePolicy
+from unified_tree.controllers.host import HostTier, LoadCost, WritePolicy
+from unified_tree.controllers.pages.page_allocator import PageAllocator
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache import CacheCollector, TracedPrefixCache
-    from unified_tree.controllers.host import TensorTiers, tensor_tiers
+    from unified_tree.controllers.tiers import TensorTiers, tensor_tiers
 
 __all__ = [
     "CacheLayout",
@@ -75,7 +76,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(cache, name)
     if name in ("TensorTiers", "tensor_tiers"):  # need torch
-        from unified_tree.controllers import host
+        from unified_tree.controllers import tiers
 
-        return getattr(host, name)
+        return getattr(tiers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,9 @@ PACKAGES = (
     "unified_tree.components",
     *(f"unified_tree.controllers{name}" for name in (
         "", ".debugging", ".inspector",
-        ".pools", ".prefix_linker", ".prefix_linker.lmcache", ".ranks", ".reference_engine", ".storage",
-        ".storage_tier", ".testing", ".transfer_engines",
-        ".vllm",
+        ".pools", ".prefix_linker", ".adapters.lmcache", ".ranks", ".reference_engine", ".storage",
+        ".storage_tier", ".testing", ".tiers", ".transfer_engines",
+        ".adapters.vllm",
     )),
 )  # fmt: skip
 HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache", "vllm", "opentelemetry"}
@@ -47,7 +47,7 @@ IMPORTS = [
             ("pools", "HostPool"),
             ("pools.words", "torch_dtype"),
             ("transfer_engines", "cuda_lanes"),
-            ("host.tensor_pools", "tensor_tiers"),
+            ("tiers.tensor_memory", "tensor_tiers"),
         )
     ),
 ]

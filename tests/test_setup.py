@@ -107,7 +107,7 @@ def test_a_compiler_that_fails_is_named_at_the_first_import(uncompiled: Path) ->
 def test_the_command_says_which_build_runs(is_there: bool, uncompiled: Path) -> None:
     pytest.importorskip("click")
     shown = subprocess.run(
-        [sys.executable, "-P", "-c", "from unified_tree.controllers.replay.commands import app; app(['--version'])"],
+        [sys.executable, "-P", "-c", "from unified_tree.controllers.cli.commands import app; app(['--version'])"],
         env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
         capture_output=True,
         text=True,
@@ -175,4 +175,6 @@ def test_each_part_has_the_modules_that_are_meant(script: ModuleType) -> None:
     assert set(script.HOT) >= script.APART
     assert {script.share_of(name) for name in script.HOT} == {"together", "others", "adapters"}
     for name in script.HOT:
-        assert (script.share_of(name) == "adapters") == name.startswith(("controllers/sglang/", "controllers/vllm/"))
+        assert (script.share_of(name) == "adapters") == name.startswith(
+            ("controllers/adapters/sglang/", "controllers/adapters/vllm/")
+        )

@@ -17,8 +17,8 @@ from unified_tree.misses import causes
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.leases import Leases
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.controllers.cache.weights import Weights
     from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.results import Boundary, Match
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
-    from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.cache.page_table import PageTable
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss, StoreLoss
     from unified_tree.results import Boundary, Match

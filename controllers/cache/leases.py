@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.host.load import Load
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
-from unified_tree.controllers.latency import BOUNDS_S as LATENCY_BOUNDS_S
+from unified_tree.controllers.counters.latency import BOUNDS_S as LATENCY_BOUNDS_S
 from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         PoolStats,
         TransferStats,
     )
-    from unified_tree.controllers.latency import LatencyStats
+    from unified_tree.controllers.counters.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
 
 PREFIX = "unified_tree_"

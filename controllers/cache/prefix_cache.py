@@ -19,13 +19,14 @@ from unified_tree.controllers.cache.leases import Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheResources
-from unified_tree.controllers.cache.stats import CacheCounters, CacheStats
+from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.cache.store_access import StoreAccess
-from unified_tree.controllers.cache.weights import Weights
+from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
-from unified_tree.controllers.host.shared_tier_pages import tier_pages
+from unified_tree.controllers.pages.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
+from unified_tree.controllers.weights.weights import Weights
 from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError, LeaseError, UnifiedTreeError
 from unified_tree.inputs.arguments import flag, integer, items
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageTier
+    from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
     from unified_tree.misses.explain import Explanation

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.miss_ledger import MissLedger
-    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.memory.ages import Ages
     from unified_tree.tree import UnifiedTree
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.controllers.cache.weights import Weights
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
+    from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.tree import UnifiedTree
 

@@ -11,7 +11,7 @@ from unified_tree.controllers.cache.page_table import FIRST_HELD, PRIVATE_FROM, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.pages.tier_pages import TierPages
 
 
 class NewPages(NamedTuple):

@@ -14,9 +14,9 @@ from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.host_tier import HostTier
-    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
+    from unified_tree.controllers.pages.tier_pages import DevicePages, TierPages
     from unified_tree.nodes.effect import Effect
     from unified_tree.results import Boundary
     from unified_tree.tree import UnifiedTree

@@ -12,7 +12,7 @@ from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import flag, integer, number
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.pools.block_tables import BlockTables
+    from unified_tree.controllers.pages.block_tables import BlockTables
     from unified_tree.controllers.transfer_engines import TransferEngine
     from unified_tree.declare.block_budget import BlockBudget
 

@@ -6,6 +6,7 @@ in `poll`, on the caller's thread: between two polls no transfer changes the tre
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,8 @@ from unified_tree.controllers.host.backup_queue import BackupQueue
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.host.load import Load
 from unified_tree.controllers.host.open_transfers import OpenTransfer, OpenTransfers
-from unified_tree.controllers.host.shared_tier_pages import SharedTierPages, tier_pages
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages, tier_pages
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.nodes.effect import Effect, EffectKind
 from unified_tree.tier import Tier
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.controllers.host.tier_pages import DevicePages
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
+    from unified_tree.controllers.pages.tier_pages import DevicePages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.results import Boundary
     from unified_tree.tree import UnifiedTree
 
@@ -36,6 +36,14 @@ LOAD: Final = EffectKind.LOAD
 WRITE_THROUGH: Final = WritePolicy.WRITE_THROUGH
 SELECTIVE: Final = WritePolicy.WRITE_THROUGH_SELECTIVE
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
+
+
+class BackupListener:
+    """Is told of each boundary that was copied to host."""
+
+    @abstractmethod
+    def backed_up(self, boundary: Boundary) -> None:
+        """A boundary is on host, as of this step."""
 
 
 class HybridCacheController:
@@ -62,7 +70,7 @@ class HybridCacheController:
             assert isinstance(self.host, SharedTierPages), "tables are those of a budget"
             self.host.use(tier.tables)
         self.host.other_tier, device.other_tier = device, self.host
-        self.storage: StorageController | None = None
+        self.storage: BackupListener | None = None
         self._tree = tree
         self._tree_transfers = tree.transfers
         self._effects = tree.transfers.effects

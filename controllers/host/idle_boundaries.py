@@ -25,7 +25,7 @@ from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.host_tier import HostTier
-    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
+    from unified_tree.controllers.pages.tier_pages import DevicePages, TierPages
     from unified_tree.results import Boundary
     from unified_tree.tier import NodeId
     from unified_tree.tree import UnifiedTree

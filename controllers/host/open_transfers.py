@@ -21,7 +21,7 @@ from unified_tree.results import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.transfer_engines import TransferEngine

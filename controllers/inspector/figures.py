@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.doctor.figures import kind_of, label_of, printable_sums
-from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
+from unified_tree.controllers.pages.tier_pages import total_pages
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S
 from unified_tree.tier import Tier

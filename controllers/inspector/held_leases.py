@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.counters.watcher import WatchedRequest
     from unified_tree.controllers.inspector.inspected import Inspected
 
 SHOWN = 20

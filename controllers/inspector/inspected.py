@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.miss_ledger import MissLedger
-    from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.controllers.host.tier_pages import FreePages
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
+    from unified_tree.controllers.pages.tier_pages import FreePages
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.tree import UnifiedTree
 

@@ -27,7 +27,7 @@ from unified_tree.inputs.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.counters.watcher import WatchedRequest
     from unified_tree.controllers.inspector.frames import Frame
     from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.sinks import Sink

@@ -9,7 +9,7 @@ from unified_tree.misses.causes import LOAD_FAILED
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.counters.watcher import WatchedRequest
 
 MAX_NAMESPACES = 64
 """Between two tellings; the others are one."""

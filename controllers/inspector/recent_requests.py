@@ -12,7 +12,7 @@ from unified_tree.misses.explain import why_evicted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.counters.watcher import WatchedRequest
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss
     from unified_tree.state.tree_state import TreeState

@@ -12,8 +12,8 @@ if __name__ != "unified_tree.controllers.pools":  # a second name would make eve
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.pages.block_tables import BlockTables
 from unified_tree.controllers.pools.block_layout import BlockLayout
-from unified_tree.controllers.pools.block_tables import BlockTables
 from unified_tree.controllers.pools.formats import (
     formats_of,
     indexer_format,

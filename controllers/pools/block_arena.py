@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
-from unified_tree.controllers.pools.block_tables import BlockTables
+from unified_tree.controllers.pages.block_tables import BlockTables
+from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools.copier import PageCopier, page_copier
 from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
@@ -33,11 +33,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.components import Composition
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools.block_layout import BlockLayout
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.staged_pages import StagedPages
     from unified_tree.declare.page_format import Part
+
+
+class HasDevicePages(Protocol):
+    """A cache, such as PrefixCache."""
+
+    @property
+    def device(self) -> object:
+        """The pages of its device pools."""
 
 
 class BlockArena:
@@ -68,7 +75,7 @@ class BlockArena:
             memory = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self.memory = memory.view(layout.budget.block_count, layout.budget.block_bytes)
 
-    def serve(self, cache: PrefixCache) -> None:
+    def serve(self, cache: HasDevicePages) -> None:
         """Have the pages of a cache take their blocks here from now on.
 
         Raises ConfigurationError for a cache of another budget, for one that has pages already, and for a second cache.

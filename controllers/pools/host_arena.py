@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.pools.block_tables import BlockTables
+from unified_tree.controllers.pages.block_tables import BlockTables
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_layout import ALIGNMENT_BYTES, TRAILER_BYTES, HostLayout, round_up

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.prefix_linker.linked_retrieve import LinkedRetrieve
+    from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
 
 

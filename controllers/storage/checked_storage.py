@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.controllers.latency import LatencyStats
-from unified_tree.controllers.latency_counter import LatencyCounter
+from unified_tree.controllers.counters.latency import LatencyStats
+from unified_tree.controllers.counters.latency_counter import LatencyCounter
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.failed_reads import FailedReads
 from unified_tree.controllers.storage.page_seal import is_intact, seal

@@ -17,7 +17,7 @@ from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.misses.miss import StoreLoss
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
 

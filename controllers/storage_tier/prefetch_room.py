@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
+from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.host.hybrid_cache_controller import BackupListener
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.failed_reads import FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain
@@ -26,12 +27,12 @@ from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
 from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.controllers.cache.weights import Weights
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
+    from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
     from unified_tree.controllers.storage_tier.store_jobs import StoreJobs
+    from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.results import Boundary
     from unified_tree.tree import UnifiedTree
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("unified_tree.storage_tier")
 
 
-class StorageController:
+class StorageController(BackupListener):
     """Reads and writes the store of one cache.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.latency import LatencyStats
+    from unified_tree.controllers.counters.latency import LatencyStats
     from unified_tree.controllers.storage.storage_stats import StoredPoolStats
 
 

@@ -1,7 +1,7 @@
 """The jobs on a store, as a controller starts them: made in this process, or by others that hold the host pages.
 
 An engine whose scheduler and workers are different processes has the tree in one and the host pages in the others. There the
-jobs are messages to the workers (`unified_tree.controllers.vllm`), and the rest of a controller is the same.
+jobs are messages to the workers (`unified_tree.controllers.adapters.vllm`), and the rest of a controller is the same.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class LinkedTensors:
         self.page_count = page_count
         self.pools = {name: DevicePool(page_format, page_count) for name, page_format in formats.items()}
         if share:
-            from unified_tree.controllers.prefix_linker.lmcache import share_pools
+            from unified_tree.controllers.adapters.lmcache import share_pools
 
             share_pools(self.pools)
         composition = Composition(name="linked", page_size=PAGE, components=tuple(components)).with_formats(formats)

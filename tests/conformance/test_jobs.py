@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from unified_tree.controllers.replay.metered_storage import MeteredStorage
-from unified_tree.controllers.replay.paced_jobs import PacedJobs
-from unified_tree.controllers.replay.storage_settings import StorageCost
 from unified_tree.controllers.storage import NullStorage
 from unified_tree.controllers.storage_tier import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.jobs import Steps
@@ -17,6 +14,9 @@ from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
 from unified_tree.controllers.testing.job_contract import counting, finished
 from unified_tree.controllers.testing.storage_rig import POOLS
 from unified_tree.controllers.transfer_engines import VirtualClock
+from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
+from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
+from unified_tree.controllers.workbench.server.storage_settings import StorageCost
 
 MAKERS: dict[str, Callable[[], Jobs]] = {
     "threads": ThreadJobs,

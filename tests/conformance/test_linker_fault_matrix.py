@@ -24,8 +24,8 @@ from watchdog import Watchdog, until
 
 from unified_tree import Key, Tier
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.prefix_linker import LinkedPrefixes
-from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import LinkError
 

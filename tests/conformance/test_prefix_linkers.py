@@ -32,13 +32,13 @@ def rig(request: pytest.FixtureRequest) -> Iterator[LinkerRig]:
         linker = MemoryLinker(tensors.linked, CHUNK, 1000)
     elif request.param == "lmcache in process":
         lmcache_server.skip_unless_it_runs()
-        from unified_tree.controllers.prefix_linker.lmcache import open_in_process
+        from unified_tree.controllers.adapters.lmcache import open_in_process
 
         tensors = LinkedTensors(PAGES)
         linker = open_in_process(tensors.linked, model="conformance", chunk_tokens=CHUNK, memory_bytes=64 << 20)
     else:
         daemon: lmcache_server.Lmcache = request.getfixturevalue("daemon")
-        from unified_tree.controllers.prefix_linker.lmcache import open_daemon
+        from unified_tree.controllers.adapters.lmcache import open_daemon
 
         tensors = LinkedTensors(PAGES, share=True)
         linker = open_daemon(tensors.linked, daemon=daemon.address, model="conformance", heartbeat_s=0.2)

@@ -37,7 +37,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[WindowedRig]:
         linker = MemoryLinker(tensors.linked, chunk, 1000)
     else:
         daemons: dict[int, lmcache_server.Lmcache] = request.getfixturevalue("daemons")
-        from unified_tree.controllers.prefix_linker.lmcache import open_daemon
+        from unified_tree.controllers.adapters.lmcache import open_daemon
 
         tensors = hybrid_tensors(case, share=True)
         address = daemons[chunk].address
@@ -60,7 +60,7 @@ def test_a_window_that_no_chunk_holds_exactly_is_refused() -> None:
 
 def test_an_engine_in_this_process_refuses_them() -> None:
     lmcache_server.skip_unless_it_runs()
-    from unified_tree.controllers.prefix_linker.lmcache import open_in_process
+    from unified_tree.controllers.adapters.lmcache import open_in_process
 
     components, formats = hybrid(7, 4)
     tensors = LinkedTensors(PAGES, components=components, formats=formats)

@@ -11,7 +11,7 @@ from typing import Any
 import lmcache_server
 import pytest
 
-from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
+from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.testing.linked_tensors import LinkedTensors
 
 lmcache_server.skip_unless_it_runs()

@@ -10,7 +10,7 @@ import lmcache_server
 import pytest
 from ports import free_port
 
-from unified_tree.controllers.prefix_linker.lmcache import open_daemon, remove_leftovers
+from unified_tree.controllers.adapters.lmcache import open_daemon, remove_leftovers
 from unified_tree.controllers.testing.linked_tensors import LinkedTensors
 from unified_tree.errors import LinkError
 

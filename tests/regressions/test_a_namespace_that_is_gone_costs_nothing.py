@@ -10,7 +10,7 @@ from kinds import FULL
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.cache.generations import Generations
+from unified_tree.controllers.weights.generations import Generations
 
 
 def test_names_do_not_stay() -> None:

@@ -8,8 +8,8 @@ from fake_lanes import FakeDevice, delay_copies
 from sglang_tiers import KINDS, PAGES, SIZE, TOKENS, Served
 
 from unified_tree import Key
-from unified_tree.controllers.sglang.device_pools import FULL, WINDOW
-from unified_tree.controllers.sglang.engine_mover import EngineMover
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, WINDOW
+from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
 
 
 @pytest.fixture(params=["thread", "streams"])

@@ -13,17 +13,17 @@ from replay_rows import invoke, rows_of
 from unified_tree import Component, Path, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers.doctor import findings
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.workload import Request, Workload
-from unified_tree.controllers.sizing.best_split import best_split
-from unified_tree.controllers.sizing.needs import Needs
-from unified_tree.controllers.sizing.sample import Sample
-from unified_tree.controllers.sizing.sizes import path_sizes, sizes_of
-from unified_tree.controllers.sizing.surface import Surface, survey
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.sizing.best_split import best_split
+from unified_tree.controllers.workbench.sizing.needs import Needs
+from unified_tree.controllers.workbench.sizing.sample import Sample
+from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.surface import Surface, survey
+from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 PAGE = 16
 

@@ -13,10 +13,10 @@ from kinds import FULL, MAMBA, swa
 from unified_tree import Component, Key, Path, TreeSettings
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.workload import Request, Workload
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.workload import Request, Workload
 from unified_tree.memory.archive import Archive
 
 BLOCK = 2

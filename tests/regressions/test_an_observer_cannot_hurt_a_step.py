@@ -22,10 +22,10 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key, MissCause
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache, TracedPrefixCache
+from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
-from unified_tree.controllers.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
 from unified_tree.nodes.effect import EffectKind
 
 HOOKS = ("acquired", "load_failed", "invalidated", "evicted", "moved", "emptied", "polled", "failed")

@@ -55,7 +55,7 @@ def made(kind: type[PrefixCache] = PrefixCache, **options: Any) -> PrefixCache:
 
 def test_no_call_is_ended_by_an_observer(caplog: pytest.LogCaptureFixture) -> None:
     plain, cache, observer = made(), made(), Raises()
-    cache.counters.watcher = cache.counters.sizes = observer  # type: ignore[assignment]
+    cache.counters.watcher = cache.counters.sizes = observer
     cache.device.watcher = observer
     assert cache.controller is not None
     cache.controller.host.watcher = observer

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unified_tree import Component, Key, PageError, Path, Point, Tier, Trailing, UnifiedTree
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host.page_allocator import PageAllocator
+from unified_tree.controllers.pages.page_allocator import PageAllocator
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.nodes import page_source
 from unified_tree.nodes.page_source import PageSource

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from unified_tree import Component, ConfigurationError, Path
 from unified_tree.components import Composition, composition_for, model_names
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.report import print_rows
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.workload import Request, Workload
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.report.report import print_rows
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 REQUESTS = tuple(
     Request(index=i, arrival_s=float(i), runs=np.array([0, 4], np.int64), block_tokens=16, prompt_tokens=70, output_tokens=1)

@@ -24,14 +24,14 @@ from replay_rows import invoke
 
 from unified_tree import Key
 from unified_tree.controllers import CacheCollector, PrefixCache, TracedPrefixCache
+from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.doctor import Figures
-from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.recording_page import read_recording
-from unified_tree.controllers.replay.trace import read_trace
-from unified_tree.controllers.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
+from unified_tree.controllers.workbench.traces.trace import read_trace
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.inputs.printable import LONGEST, printable
 

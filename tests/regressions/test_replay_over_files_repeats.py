@@ -13,11 +13,11 @@ import pytest
 from replay_rows import GIB, figures, host_of, row_of, store_of, wrong_bytes
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.replay.plan import Plan
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.storage import FileStorage
+from unified_tree.controllers.workbench.runs.plan import Plan
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 
 COMPOSITION = composition_for("gpt-oss-20b")
 SLEEP_S = 2.5

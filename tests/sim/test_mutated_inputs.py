@@ -24,8 +24,12 @@ from replay_rows import invoke
 
 from unified_tree.components import from_hf_config
 from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.controllers.adapters.sglang.settings import Settings as SglangSettings
+from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
+from unified_tree.controllers.cli.options import OPTIONS
+from unified_tree.controllers.cli.size_options import SIZE_OPTIONS
 from unified_tree.controllers.doctor import Figures
-from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.diagnosed import figures_of
 from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
@@ -33,10 +37,6 @@ from unified_tree.controllers.inspector.frames import LENGTHS, MAGIC, FrameDecod
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.inspector.recorded_walk import recorded_walk
 from unified_tree.controllers.inspector.recording_page import read_recording
-from unified_tree.controllers.replay.options import OPTIONS
-from unified_tree.controllers.replay.trace import TraceOptions, read_trace
-from unified_tree.controllers.sglang.settings import Settings as SglangSettings
-from unified_tree.controllers.sizing.size_options import SIZE_OPTIONS
 from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli
@@ -45,7 +45,7 @@ from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.settings_file import section
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-from unified_tree.controllers.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.errors import UnifiedTreeError
 
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 200))]

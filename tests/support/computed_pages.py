@@ -10,8 +10,8 @@ from numpy import int64
 from numpy.typing import NDArray
 
 from unified_tree.components import Composition
-from unified_tree.controllers.host.tensor_pools import TensorTiers
 from unified_tree.controllers.pools import PageFormat, indexer_format, mha_format, state_format
+from unified_tree.controllers.tiers.tensor_memory import TensorTiers
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point
 from unified_tree.declare.page_format import WHOLE

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PageFormat, PagePair, Part
-from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.testing import Cells, Latencies, SimulatedEngine, TransferRig
 from unified_tree.controllers.testing.transfer_rig import LAYERS, PAGES, new_cells
 from unified_tree.controllers.transfer_engines import (
@@ -20,6 +19,7 @@ from unified_tree.controllers.transfer_engines import (
     VirtualClock,
     cuda_lanes,
 )
+from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
 
 NAMES = ("null", "cpu", "cpu pools", "simulated", "paced", "cuda scheduling", "cuda")
 

@@ -19,7 +19,7 @@ from page_truth import wrong_pages
 
 from unified_tree import Component, Key, LeaseError, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.nodes.effect import EffectKind
 
 TOKEN_BYTES = 8

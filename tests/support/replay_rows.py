@@ -9,15 +9,15 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from unified_tree.components import Composition
+from unified_tree.controllers.cli.commands import app
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.commands import app
-from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.storage_settings import StorageSettings
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.server.host_settings import HostSettings
+from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
 
 GIB = 1 << 30
 

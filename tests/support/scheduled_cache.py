@@ -21,10 +21,10 @@ from watchdog import until
 from unified_tree import Component, Key, Path, Point, Tier, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tensor_pools import tensor_tiers
 from unified_tree.controllers.pools import PageFormat, mha_format, state_format
 from unified_tree.controllers.storage import StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageTier, StorageTierStats
+from unified_tree.controllers.tiers.tensor_memory import tensor_tiers
 from unified_tree.declare.page_format import WHOLE
 
 PAGE = 4

@@ -12,13 +12,13 @@ from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
 
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.components import Composition
-from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
+from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.tiers import LoadLock, Tiers, host_memory
+from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
-from unified_tree.controllers.sglang.device_tier import DeviceTier
-from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines.lane import Lane

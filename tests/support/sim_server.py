@@ -24,7 +24,7 @@ from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.latency import LatencyStats
+from unified_tree.controllers.counters.latency import LatencyStats
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock

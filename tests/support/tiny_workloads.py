@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 from every_choice import Tiny
 
-from unified_tree.controllers.optimum.demand import Demand
-from unified_tree.controllers.optimum.descent import Descent, whole_tokens
-from unified_tree.controllers.optimum.idle import Asked, Idle
-from unified_tree.controllers.optimum.prices import Prices
+from unified_tree.controllers.workbench.optimum.demand import Demand
+from unified_tree.controllers.workbench.optimum.descent import Descent, whole_tokens
+from unified_tree.controllers.workbench.optimum.idle import Asked, Idle
+from unified_tree.controllers.workbench.optimum.prices import Prices
 
 PAGE = 4
 """Tokens of a page."""

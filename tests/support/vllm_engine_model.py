@@ -17,14 +17,21 @@ import torch
 
 from unified_tree import Path, Point, Tier, Trailing
 from unified_tree.components import Composition
+from unified_tree.controllers.adapters.vllm import (
+    BlockGroup,
+    HostIndex,
+    ScheduledRequest,
+    SchedulerSide,
+    StepReport,
+    page_counts,
+)
+from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
+from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
+from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
+from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-from unified_tree.controllers.vllm import BlockGroup, HostIndex, ScheduledRequest, SchedulerSide, StepReport, page_counts
-from unified_tree.controllers.vllm.block_pages import BlockPages
-from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
-from unified_tree.controllers.vllm.worker_side import WorkerSide
-from unified_tree.controllers.vllm.worker_store import WorkerStore
 from unified_tree.declare.page_format import Shard
 
 PAGE = 4

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from vllm_served_mix import Engine
 
-    from unified_tree.controllers.vllm import ScheduledRequest, StepPlan
+    from unified_tree.controllers.adapters.vllm import ScheduledRequest, StepPlan
 
 Contents = dict[tuple[int, int], list["torch.Tensor"]]
 """By group and index of the block, one tensor a layer."""

@@ -15,7 +15,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 CONNECTOR = {
     "kv_connector": "UnifiedTreeConnector",
-    "kv_connector_module_path": "unified_tree.controllers.vllm.connector",
+    "kv_connector_module_path": "unified_tree.controllers.adapters.vllm.connector",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Taking values out of the tree when a pool is short."""

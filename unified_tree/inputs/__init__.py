@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checks of what callers give, and text that is safe to show."""

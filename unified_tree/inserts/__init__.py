@@ -1,1 +1,1 @@
-"""TODO."""
+"""Inserts: what becomes of the pages that a request has computed."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Locks on what a boundary needs."""

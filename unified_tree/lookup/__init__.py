@@ -1,1 +1,1 @@
-"""TODO."""
+"""Matching keys: walks, boundaries, and what a use touches."""

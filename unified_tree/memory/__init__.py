@@ -1,1 +1,1 @@
-"""TODO."""
+"""The bounded memory of what was evicted, by which misses are explained."""

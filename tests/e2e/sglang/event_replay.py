@@ -31,8 +31,8 @@ from sglang.srt.disaggregation.kv_events import (
 from sglang.srt.mem_cache.events import KvEventLoraNames
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from unified_tree.controllers.sglang.backend import UnifiedTreeCache
-from unified_tree.controllers.sglang.kv_events import namespace_parts
+from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
+from unified_tree.controllers.adapters.sglang.kv_events import namespace_parts
 from unified_tree.results import Boundary
 from unified_tree.tier import Tier
 

@@ -9,10 +9,10 @@ from typing import Any
 from scheduler_model import Case, Pools
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
+from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
+from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
+from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-from unified_tree.controllers.sglang.assembly import TierBuilder
-from unified_tree.controllers.sglang.backend import UnifiedTreeCache
-from unified_tree.controllers.sglang.settings import MissSettings, Settings
 
 CASES = {
     "full": Case(chunk=256),

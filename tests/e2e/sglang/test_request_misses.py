@@ -26,8 +26,8 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
     from unified_tree import MissCause
-    from unified_tree.controllers.sglang.miss_log import MissLog
-    from unified_tree.controllers.sglang.settings import MissSettings
+    from unified_tree.controllers.adapters.sglang.miss_log import MissLog
+    from unified_tree.controllers.adapters.sglang.settings import MissSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FULL = Case(chunk=512, full_tokens=2000)

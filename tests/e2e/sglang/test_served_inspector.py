@@ -32,12 +32,12 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
     from unified_tree import MissCause
+    from unified_tree.controllers.adapters.sglang.plugin import call_when_idle
+    from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
+    from unified_tree.controllers.cli.inspect_command import live_summary
     from unified_tree.controllers.doctor import findings
-    from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
-    from unified_tree.controllers.inspector.inspect_command import live_summary
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.inspector.tape import EVENT_FIELDS
-    from unified_tree.controllers.sglang.plugin import call_when_idle
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 STARVED = Case(chunk=512, full_tokens=2000, states=9, running=3)

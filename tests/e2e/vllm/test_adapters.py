@@ -110,5 +110,5 @@ def test_an_adapter_that_was_replaced_in_place_is_left_alone(engine: AdaptedEngi
 
 
 def test_adapters_in_one_namespace_are_seen(engine: AdaptedEngine) -> None:
-    with mock.patch("unified_tree.controllers.vllm.connector.namespace_of", return_value=""):
+    with mock.patch("unified_tree.controllers.adapters.vllm.connector.namespace_of", return_value=""):
         assert wrong_outputs(engine, 3, 20, aborts=0)

@@ -25,8 +25,8 @@ from vllm_served_mix import Engine, mix
 
 from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PageAllocator
-from unified_tree.controllers.vllm import HostIndex, SchedulerSide, StepReport
-from unified_tree.controllers.vllm.block_pages import BlockPages
+from unified_tree.controllers.adapters.vllm import HostIndex, SchedulerSide, StepReport
+from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.declare.coverage import Trailing
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
@@ -358,7 +358,7 @@ def test_a_planted_defect_is_seen_in_the_pages(engine: Engine, defect: str) -> N
 def test_another_version_is_refused() -> None:
     import vllm
 
-    from unified_tree.controllers.vllm.connector import UnifiedTreeConnector
+    from unified_tree.controllers.adapters.vllm.connector import UnifiedTreeConnector
 
     with mock.patch.object(vllm, "__version__", "0.33.0"), pytest.raises(ConfigurationError, match=r"install vllm==0\.32\.0"):
         UnifiedTreeConnector(None, None, None)

@@ -24,7 +24,7 @@ import vllm_tiny_models as tiny_models
 from ports import free_port
 from vllm_served_mix import CONNECTOR
 
-from unified_tree.controllers.doctor.diagnosis import read_figures
+from unified_tree.controllers.cli.diagnosis import read_figures
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 PAGE = 32

@@ -17,13 +17,13 @@ from oracle.oracle_engine import OracleEngine
 from oracle.tiny_model import SINGLE, Family
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.cache.generations import Generations
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.reference_engine import EngineSettings
 from unified_tree.controllers.reference_engine.attention_layers import FullAttention, SlidingWindow
 from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
 from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
+from unified_tree.controllers.weights.generations import Generations
 from unified_tree.state.tree_state import TreeState
 from unified_tree.tree import UnifiedTree
 

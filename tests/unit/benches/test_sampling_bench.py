@@ -7,11 +7,11 @@ import pytest
 
 from benches import sampling
 from benches.sampling import Noted, off_by, rows
-from unified_tree.controllers.replay.arguments import Arguments
-from unified_tree.controllers.replay.commands import replay_command
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.sizing.sample import subtrees
+from unified_tree.controllers.cli.arguments import Arguments
+from unified_tree.controllers.cli.commands import replay_command
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.sizing.sample import subtrees
 
 
 @pytest.fixture(scope="module")

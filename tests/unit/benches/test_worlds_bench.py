@@ -14,7 +14,7 @@ import pytest
 from benches.world import FAMILIES, MODELS, SIZES, World, tokens_held
 from benches.worlds import compare, distribution, in_turn, main, measured, rate, seeds_of
 from unified_tree.components.models import BUILT_IN
-from unified_tree.controllers.replay.workload import Workload
+from unified_tree.controllers.workbench.traces.workload import Workload
 
 
 def tiny(seed: int, requests: int = 40) -> World:

@@ -26,10 +26,10 @@ from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.doctor.findings import findings
-from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
+from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools import host_budget
-from unified_tree.controllers.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
 
 FULL = Component(name="full", coverage=Path(), page_bytes=100, flops_per_token=1.0)
 SWA = Component(name="swa", coverage=Trailing(3), page_bytes=300, flops_per_token=1.0)

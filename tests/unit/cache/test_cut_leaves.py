@@ -11,7 +11,7 @@ import pytest
 from unified_tree import BlockBudget, Component, Key, MissCause, Path, Tier
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.host import WritePolicy
-from unified_tree.controllers.host.tier_pages import least_cut
+from unified_tree.controllers.pages.tier_pages import least_cut
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import OutOfPagesError
 

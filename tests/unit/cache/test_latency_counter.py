@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from unified_tree.controllers.latency import BOUNDS_S
-from unified_tree.controllers.latency_counter import LatencyCounter
+from unified_tree.controllers.counters.latency import BOUNDS_S
+from unified_tree.controllers.counters.latency_counter import LatencyCounter
 
 
 def test_each_latency_falls_into_the_bucket_of_its_bound() -> None:

@@ -16,10 +16,10 @@ from waiting import wait_until
 
 from unified_tree import ConfigurationError, Key
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cli.commands import app
+from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.doctor import Figures, PoolFigures, findings
-from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.replay.commands import app
 
 
 def figures(misses: dict[str, int], prompt_tokens: int = 1000, **more: object) -> Figures:

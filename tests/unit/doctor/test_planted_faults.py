@@ -16,8 +16,8 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import Component, Key, OutOfPagesError
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache
+from unified_tree.controllers.cli.diagnosis import diagnosis
 from unified_tree.controllers.doctor import Figures, Finding, findings
-from unified_tree.controllers.doctor.diagnosis import diagnosis
 from unified_tree.controllers.transfer_engines import NullEngine
 
 PATH = replace(FULL, flops_per_token=1e12, page_bytes=64)

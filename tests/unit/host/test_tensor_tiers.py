@@ -11,8 +11,8 @@ from computed_pages import COMPOSITION, FORMATS, PAGE, blocks
 
 from unified_tree import ConfigurationError, Key
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 
 DEVICE = {"full": 12, "mamba": 6}
 

@@ -8,7 +8,7 @@ from kinds import FULL, swa
 
 from unified_tree import Key, OutOfPagesError, Tier
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.declare.block_budget import BlockBudget
 

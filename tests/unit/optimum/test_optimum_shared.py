@@ -15,15 +15,15 @@ from every_choice import Tiny, most_hits
 from every_depth import Kept, fits_on_two_tiers, most_hits_where
 from tiny_workloads import PAGE, bound, descent, drawn, idle_of
 
-from unified_tree.controllers.optimum.demand import Demand
-from unified_tree.controllers.optimum.descent import whole_tokens
-from unified_tree.controllers.optimum.idle import Idle
-from unified_tree.controllers.optimum.paths import most_path_hits
+from unified_tree.controllers.workbench.optimum.demand import Demand
+from unified_tree.controllers.workbench.optimum.descent import whole_tokens
+from unified_tree.controllers.workbench.optimum.idle import Idle
+from unified_tree.controllers.workbench.optimum.paths import most_path_hits
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point, Trailing
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.optimum.idle import Int64s
+    from unified_tree.controllers.workbench.optimum.idle import Int64s
 
 INSTANCES = int(os.environ.get("INSTANCES", "16"))
 

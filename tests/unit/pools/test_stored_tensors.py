@@ -11,9 +11,9 @@ import torch
 from unified_tree import ConfigurationError, Key
 from unified_tree.components import Composition, composition_for
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 
 TOKENS = np.arange(200)
 

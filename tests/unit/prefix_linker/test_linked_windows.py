@@ -15,8 +15,8 @@ from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
-from unified_tree.controllers.replay.page_store import make_stores
-from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.controllers.workbench.server.page_store import make_stores
+from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 PAGE, CHUNK, PAGE_BYTES = 4, 16, 64

@@ -14,8 +14,8 @@ from ports import free_port
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
-from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import ConfigurationError, LinkError
 

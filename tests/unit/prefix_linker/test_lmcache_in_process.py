@@ -13,8 +13,8 @@ from lmcache_server import until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.adapters.lmcache import InProcessLinker, open_in_process
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
-from unified_tree.controllers.prefix_linker.lmcache import InProcessLinker, open_in_process
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import ConfigurationError
 

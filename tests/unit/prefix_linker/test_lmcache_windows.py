@@ -13,11 +13,11 @@ from lmcache_server import Lmcache, until
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon, share_pools
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span, linked_pools
-from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon, share_pools
-from unified_tree.controllers.replay.page_store import make_stores
-from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
+from unified_tree.controllers.workbench.server.page_store import make_stores
+from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()

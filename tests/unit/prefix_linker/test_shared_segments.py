@@ -16,7 +16,7 @@ from pathlib import Path
 import lmcache_server
 import pytest
 
-from unified_tree.controllers.prefix_linker.lmcache import remove_leftovers
+from unified_tree.controllers.adapters.lmcache import remove_leftovers
 from unified_tree.controllers.testing.linked_tensors import FORMATS, LinkedTensors
 from unified_tree.errors import ConfigurationError
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_tree.controllers.replay.trace import TraceOptions, read_trace
-from unified_tree.controllers.replay.workload import OWN_TOKENS
+from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
 from unified_tree.errors import TraceError
 
 Write = Callable[..., Path]

@@ -17,13 +17,13 @@ from unified_tree.components.full import full
 from unified_tree.components.mamba import mamba
 from unified_tree.components.swa import swa
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.replay.certificate import certified
-from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_plan import RowPlan
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.workload import Request, Workload, in_arrival_order, pack_runs
+from unified_tree.controllers.workbench.runs.certificate import certified
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.runs.row_plan import RowPlan
+from unified_tree.controllers.workbench.server.host_settings import HostSettings
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
 
 SEEDS = int(os.environ.get("SEEDS", "3"))
 SHARING = ("qwen3-32b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v4-flash")

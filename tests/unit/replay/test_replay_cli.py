@@ -14,10 +14,10 @@ import pytest
 from replay_rows import invoke as run
 
 from unified_tree.controllers import Lease
-from unified_tree.controllers.replay import commands
-from unified_tree.controllers.replay.row_processes import run_rows
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.controllers.cli import commands
+from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 
 FIELDS = {
     "policy",
@@ -148,7 +148,7 @@ def test_wrong_bytes_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_verify_with_a_host_says_that_it_needs_torch() -> None:
     program = (
         "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --host-gib 9 --jobs 1'.split()\n"
-        "from unified_tree.controllers.replay.cli import main\nmain()\n"
+        "from unified_tree.controllers.cli.cli import main\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -158,7 +158,7 @@ def test_verify_with_a_host_says_that_it_needs_torch() -> None:
 def test_verify_without_a_host_does_without_torch() -> None:
     program = (
         "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --policy lru --jobs 1'.split()\n"
-        "from unified_tree.controllers.replay.cli import main\nmain()\n"
+        "from unified_tree.controllers.cli.cli import main\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -293,7 +293,7 @@ def test_help_groups_the_options() -> None:
 def test_a_bad_line_of_a_trace_is_named_by_the_real_command(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n{"timestamp": 0}\n')
-    command = [sys.executable, "-m", "unified_tree.controllers.replay.cli", "replay", str(path)]
+    command = [sys.executable, "-m", "unified_tree.controllers.cli.cli", "replay", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f'error: {path}:2: input_length is missing; the object has the fields: ["timestamp"]\n'
@@ -304,13 +304,13 @@ def test_the_driver_needs_neither_torch_nor_click_nor_rich() -> None:
     program = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(('torch', 'click', 'rich', 'matplotlib')))\n"
-        "import unified_tree.controllers.replay.row, unified_tree.controllers.replay.trace\n"
+        "import unified_tree.controllers.workbench.runs.row, unified_tree.controllers.workbench.traces.trace\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_missing_extra_is_one_line() -> None:
-    program = "import sys\nsys.modules['click'] = None\nfrom unified_tree.controllers.replay.cli import main\nmain()\n"
+    program = "import sys\nsys.modules['click'] = None\nfrom unified_tree.controllers.cli.cli import main\nmain()\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: click is not installed; run: pip install 'unified-tree[replay]'\n"

@@ -17,14 +17,14 @@ from unified_tree.controllers import WritePolicy
 from unified_tree.controllers.cache import page_tables
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PagePair
-from unified_tree.controllers.replay import row_tiers
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.verification import Verification
-from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.controllers.workbench.runs import row_tiers
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 from unified_tree.errors import TransferError
 from unified_tree.locks import locks
 

@@ -12,15 +12,15 @@ from replay_rows import invoke as run
 from replay_rows import wrong_bytes
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.replay.closed_loop import ClosedLoop
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.multiturn import MultiturnOptions, multiturn_workload
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.prefill_pace import PrefillPace
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_result import LATENCY_PARTS, RowResult
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.verification import Verification
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.runs.row_result import LATENCY_PARTS, RowResult
+from unified_tree.controllers.workbench.server.closed_loop import ClosedLoop
+from unified_tree.controllers.workbench.server.prefill_pace import PrefillPace
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.traces.multiturn import MultiturnOptions, multiturn_workload
 from unified_tree.errors import ConfigurationError
 
 MODEL = composition_for("llama-3.1-8b")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer, VirtualClock
+from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
 from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import Copy, EffectKind
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from unified_tree.controllers.prefix_linker import MemoryLinker, Progress, Span
-from unified_tree.controllers.replay.paced_linker import PacedLinker, narrowed
-from unified_tree.controllers.replay.storage_settings import StorageCost
-from unified_tree.controllers.replay.workload import OWN_TOKENS
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
 from unified_tree.controllers.transfer_engines import VirtualClock
+from unified_tree.controllers.workbench.server.paced_linker import PacedLinker, narrowed
+from unified_tree.controllers.workbench.server.storage_settings import StorageCost
+from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
 from unified_tree.errors import LinkError
 
 CHUNK = 4 * PAGE

@@ -14,16 +14,16 @@ import pytest
 from replay_rows import figures
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_processes import run_rows
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.trace import TraceOptions, read_trace
-from unified_tree.controllers.replay.workload import Workload
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.workload import Workload
 from unified_tree.policies.table import POLICIES
 
 Listed = tuple[int, int, int, list[int]]

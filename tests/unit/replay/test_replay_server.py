@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from unified_tree.controllers.replay.served_request import ServedRequest
-from unified_tree.controllers.replay.server import Server
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.timed_cache import TimedCache
-from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload, pack_runs
+from unified_tree.controllers.workbench.server.served_request import ServedRequest
+from unified_tree.controllers.workbench.server.server import Server
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, pack_runs
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unified_tree.controllers import Lease, PrefixCache
-    from unified_tree.controllers.replay.workload import Int64s
+    from unified_tree.controllers.workbench.traces.workload import Int64s
     from unified_tree.declare.keys import Key
 
 PAGE = 16

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unified_tree.controllers.replay.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.errors import TraceError
 
 Write = Callable[..., Path]

@@ -9,13 +9,13 @@ import pytest
 from replay_rows import host_of, invoke, rows_of
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.verification import Verification
-from unified_tree.controllers.sizing.learned_split import learned_split
+from unified_tree.controllers.cli.learned_split import learned_split
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 
 GIB = 1 << 30
 

@@ -13,20 +13,20 @@ from replay_rows import row_of as run
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.storage_settings import StorageCost, StorageSettings, table_bytes
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.verification import Verification
-from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.file.table_shape import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.transfer_engines import VirtualClock
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.storage_settings import StorageCost, StorageSettings, table_bytes
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError, StorageError
 from unified_tree.tier import Tier

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.workload import Request, Workload, in_arrival_order, pack_runs
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unified_tree.controllers.replay.row_result import RowResult
+    from unified_tree.controllers.workbench.runs.row_result import RowResult
 
 GIB = 1 << 30
 BLOCK_TOKENS = 64

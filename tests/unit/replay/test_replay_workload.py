@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_tree.controllers.replay.foresight import NEVER, Foresight
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.workload import OWN_TOKENS, Request, cut_runs, expand_runs, pack_runs
+from unified_tree.controllers.workbench.runs.foresight import NEVER, Foresight
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS, Request, cut_runs, expand_runs, pack_runs
 
 
 @given(st.lists(st.integers(0, 12)), st.integers(0, 20))

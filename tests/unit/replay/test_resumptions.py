@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from unified_tree.controllers.replay.resumptions import Resumptions
-from unified_tree.controllers.replay.workload import Request, Workload
+from unified_tree.controllers.workbench.runs.resumptions import Resumptions
+from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 BLOCK = 4
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unified_tree.controllers.host.page_allocator import PageAllocator
-from unified_tree.controllers.sglang.tiers import HostPoolSize
+from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize
+from unified_tree.controllers.pages.page_allocator import PageAllocator
 
 
 def test_a_host_pool_is_counted_in_tokens() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unified_tree.controllers.sglang.plugin import check_flags, check_version
-from unified_tree.controllers.sglang.settings import VARIABLE, Settings
+from unified_tree.controllers.adapters.sglang.plugin import check_flags, check_version
+from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.errors import ConfigurationError
 

@@ -15,9 +15,9 @@ pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
 from unified_tree.components.model_facts import MODEL_FACTS
-from unified_tree.controllers.replay.commands import app
-from unified_tree.controllers.sglang.model_check import ModelCheck
-from unified_tree.controllers.sglang.refusals import Served
+from unified_tree.controllers.adapters.sglang.refusals import Served
+from unified_tree.controllers.cli.commands import app
+from unified_tree.controllers.cli.model_check import ModelCheck
 
 COMMON: dict[str, Any] = {
     "hidden_size": 64,
@@ -161,7 +161,7 @@ def test_every_reason_can_be_given_alone() -> None:
 
 def test_neither_sglang_nor_torch_is_imported() -> None:
     code = (
-        "import sys, unified_tree.controllers.sglang.model_check as m; "
+        "import sys, unified_tree.controllers.cli.model_check as m; "
         "sys.exit(any(name in sys.modules for name in ('sglang', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

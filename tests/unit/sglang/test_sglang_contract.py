@@ -115,7 +115,7 @@ def test_a_folder_without_sglang_is_refused(contract: Any, tmp_path: Path, capsy
 
 
 def test_the_record_is_of_a_tested_version_and_has_what_the_backend_defines(contract: Any) -> None:
-    from unified_tree.controllers.sglang.plugin import TESTED_VERSIONS
+    from unified_tree.controllers.adapters.sglang.plugin import TESTED_VERSIONS
 
     record = json.loads(contract.RECORD.read_text())
     assert record["version"] in TESTED_VERSIONS

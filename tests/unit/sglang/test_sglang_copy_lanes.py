@@ -10,9 +10,9 @@ import torch
 from fake_lanes import FakeDevice
 
 from unified_tree import ConfigurationError
-from unified_tree.controllers.sglang.assembly import copy_lanes
-from unified_tree.controllers.sglang.settings import Settings
-from unified_tree.controllers.sglang.tiers import stream_engine
+from unified_tree.controllers.adapters.sglang.assembly import copy_lanes
+from unified_tree.controllers.adapters.sglang.settings import Settings
+from unified_tree.controllers.adapters.sglang.tiers import stream_engine
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
 from unified_tree.declare.page_format import PageFormat, Part
 

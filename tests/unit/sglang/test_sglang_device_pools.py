@@ -11,9 +11,9 @@ import torch
 from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
 
 from unified_tree import Component, Key, OutOfPagesError, Path, Point, Trailing, UnifiedTree
-from unified_tree.controllers.cache.stats import CacheCounters
-from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
-from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
+from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.results import NOWHERE, Boundary
 
 PAGES = {FULL: 40, WINDOW: 24}

@@ -11,12 +11,12 @@ import torch
 from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
+from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, engine_tensors
+from unified_tree.controllers.adapters.sglang.page_names import PageNames
+from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
-from unified_tree.controllers.sglang.engine_mover import EngineMover
-from unified_tree.controllers.sglang.engine_tensors import EngineTensors, engine_tensors
-from unified_tree.controllers.sglang.page_names import PageNames
-from unified_tree.controllers.sglang.page_numbers import PageNumbers
 from unified_tree.declare.page_format import Shard
 
 KINDS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unified_tree import PageError
-from unified_tree.controllers.sglang.page_names import FIRST_CAPACITY, PageNames
+from unified_tree.controllers.adapters.sglang.page_names import FIRST_CAPACITY, PageNames
 
 
 def test_names_stand_for_their_pages_however_many_there_are() -> None:

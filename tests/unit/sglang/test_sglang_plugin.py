@@ -10,8 +10,8 @@ import pytest
 from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
-from unified_tree.controllers.sglang.plugin import TESTED_VERSIONS, check_version, refusals, refuse
-from unified_tree.controllers.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
+from unified_tree.controllers.adapters.sglang.plugin import TESTED_VERSIONS, check_version, refusals, refuse
+from unified_tree.controllers.adapters.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
 
 
 def context(

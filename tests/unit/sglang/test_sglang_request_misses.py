@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from unified_tree import Component, ConfigurationError, MissCause, Path, Point, UnifiedTree
-from unified_tree.controllers.cache.stats import CacheCounters
-from unified_tree.controllers.sglang.miss_log import MissLog, told
-from unified_tree.controllers.sglang.miss_metrics import MissMetrics
-from unified_tree.controllers.sglang.request_keys import RequestKeys
-from unified_tree.controllers.sglang.request_misses import MissFigures, RequestMisses
-from unified_tree.controllers.sglang.settings import MissSettings, Settings
+from unified_tree.controllers.adapters.sglang.miss_log import MissLog, told
+from unified_tree.controllers.adapters.sglang.miss_metrics import MissMetrics
+from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
+from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
+from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.results import NOWHERE
 
 

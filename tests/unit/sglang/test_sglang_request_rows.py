@@ -10,9 +10,9 @@ import torch
 from sglang_allocators import SlotAllocator
 
 from unified_tree import Component, Path, UnifiedTree
-from unified_tree.controllers.sglang.device_pools import FULL, DevicePools
-from unified_tree.controllers.sglang.request_keys import RequestKeys
-from unified_tree.controllers.sglang.request_rows import RequestRows
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, DevicePools
+from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+from unified_tree.controllers.adapters.sglang.request_rows import RequestRows
 
 PAGES = 40
 

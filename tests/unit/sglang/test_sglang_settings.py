@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from unified_tree import ConfigurationError
+from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 
 GIVEN: dict[str, Any] = {

@@ -14,11 +14,11 @@ from sglang_tiers import TOKENS, Served
 from watchdog import until
 
 from unified_tree import Key
+from unified_tree.controllers.adapters.sglang.observation import Observation
+from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+from unified_tree.controllers.adapters.sglang.settings import MissSettings
+from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
 from unified_tree.controllers.cache.metrics import CacheCollector
-from unified_tree.controllers.sglang.observation import Observation
-from unified_tree.controllers.sglang.request_keys import RequestKeys
-from unified_tree.controllers.sglang.settings import MissSettings
-from unified_tree.controllers.sglang.store_metrics import StoreMetrics
 
 LABELS = {"tp_rank": "0"}
 PAGE = struct.pack("<2f", 1.0, 2.0)
@@ -96,7 +96,7 @@ def test_corrupt_pages_are_counted_and_logged(tmp_path: Path, caplog: pytest.Log
 def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     now = [100.0]
-    monkeypatch.setattr("unified_tree.controllers.sglang.observation.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("unified_tree.controllers.adapters.sglang.observation.time.monotonic", lambda: now[0])
     monkeypatch.setattr(StoreMetrics, "tell", told_into(told))
     collector = SimpleNamespace(labels=LABELS)
     keys = RequestKeys(is_bigram=False, adapters={})

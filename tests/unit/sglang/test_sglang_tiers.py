@@ -14,10 +14,10 @@ from sglang_tiers import KINDS, PAGES, SIZE, TOKENS, Served
 from watchdog import until
 
 from unified_tree import Key, TransferError
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, WINDOW
+from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.ranks.rank_agreement import MultiRank
-from unified_tree.controllers.sglang.device_pools import FULL, WINDOW
-from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.transfer_engines.lane import Lane
 from unified_tree.errors import ConfigurationError
 from unified_tree.nodes.effect import EffectKind

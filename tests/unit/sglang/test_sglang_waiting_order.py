@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from unified_tree import Component, Key, Path, UnifiedTree
-from unified_tree.controllers.sglang.waiting_order import depth_first_order
+from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
 from unified_tree.results import NOWHERE, Boundary
 from unified_tree.tier import ROOT_ID
 

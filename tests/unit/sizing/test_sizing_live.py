@@ -9,7 +9,7 @@ import pytest
 
 from unified_tree.components import composition_for
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.sizing.live_sizes import COMPACT_EVERY, FACTORS, LiveSizes
+from unified_tree.controllers.workbench.sizing.live_sizes import COMPACT_EVERY, FACTORS, LiveSizes
 from unified_tree.declare.keys import Key
 from unified_tree.errors import ConfigurationError
 

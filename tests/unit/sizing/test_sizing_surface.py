@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from unified_tree.components import Composition, composition_for
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.sizing.best_split import best_split
-from unified_tree.controllers.sizing.needs import Needs
-from unified_tree.controllers.sizing.sample import Sample, subtrees
-from unified_tree.controllers.sizing.sizes import path_sizes, sizes_of
-from unified_tree.controllers.sizing.surface import Surface, one_pass, survey
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.sizing.best_split import best_split
+from unified_tree.controllers.workbench.sizing.needs import Needs
+from unified_tree.controllers.workbench.sizing.sample import Sample, subtrees
+from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.surface import Surface, one_pass, survey
+from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 
 GIB = 1 << 30
 SETTINGS = ServerSettings()

@@ -11,8 +11,8 @@ from typing import Any, get_type_hints
 import pytest
 from stored_pages import pool
 
-from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
-from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
+from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.storage import FileLimits, MemoryStorage, StorageRegistry
 from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings

@@ -12,11 +12,11 @@ from stored_cache import EAGER
 
 from unified_tree import Key
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
+from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 
 DEVICE = {"full": 40, "mamba": 6}
 PROMPT = np.arange(81)

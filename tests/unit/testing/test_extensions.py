@@ -81,7 +81,7 @@ def test_a_policy_goes_by_its_name_everywhere() -> None:
 
 def test_the_command_line_takes_a_policy_and_a_model(site: Path) -> None:
     script = (
-        f"import sys; sys.path.insert(0, {str(site)!r}); from unified_tree.controllers.replay.cli import main; sys.exit(main())"
+        f"import sys; sys.path.insert(0, {str(site)!r}); from unified_tree.controllers.cli.cli import main; sys.exit(main())"
     )
     options = ["--policy", "lru,lru2,lru2_policy:Lru2", "--requests", "20", "--jobs", "1", "--device-gib", "0.1"]
     made = subprocess.run(

@@ -12,12 +12,12 @@ from vllm_engine_model import PAGE, EngineModel, Request
 from waiting import PATIENCE_S, told
 
 from unified_tree import ConfigurationError
+from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.cli.diagnosis import read_figures
+from unified_tree.controllers.cli.inspect_command import live_summary
 from unified_tree.controllers.doctor import findings
-from unified_tree.controllers.doctor.diagnosis import read_figures
-from unified_tree.controllers.inspector.inspect_command import live_summary
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.inspector.tape import EVENT_FIELDS
-from unified_tree.controllers.vllm.connector_settings import ConnectorSettings
 
 
 class Served:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from vllm_engine_model import PAGE, EngineModel, Request
 
-from unified_tree.controllers.vllm import HostIndex, SchedulerSide
-from unified_tree.controllers.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.adapters.vllm import HostIndex, SchedulerSide
+from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
 
 LENGTH = 5 * PAGE + 1
 

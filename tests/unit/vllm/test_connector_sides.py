@@ -12,9 +12,16 @@ import pytest
 from vllm_engine_model import MODELS, PAGE, WINDOW, EngineModel, Request, traffic
 
 from unified_tree import Tier, Trailing
-from unified_tree.controllers.vllm import BlockGroup, HostIndex, PageCopies, ScheduledRequest, SchedulerSide, StepReport
-from unified_tree.controllers.vllm.block_pages import BlockPages
-from unified_tree.controllers.vllm.save_planner import SavePlanner
+from unified_tree.controllers.adapters.vllm import (
+    BlockGroup,
+    HostIndex,
+    PageCopies,
+    ScheduledRequest,
+    SchedulerSide,
+    StepReport,
+)
+from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
+from unified_tree.controllers.adapters.vllm.save_planner import SavePlanner
 from unified_tree.errors import ConfigurationError
 
 

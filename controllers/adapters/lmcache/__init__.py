@@ -1,0 +1,23 @@
+"""LMCache as a prefix linker: `open_daemon` for a daemon that outlives the server, `open_in_process` for this process. The
+package lmcache is imported when one is opened.
+"""
+
+if __name__ != "unified_tree.controllers.adapters.lmcache":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.adapters.lmcache, not as {__name__}")
+
+from unified_tree.controllers.adapters.lmcache.daemon_linker import DaemonLinker, open_daemon
+from unified_tree.controllers.adapters.lmcache.in_process_linker import InProcessLinker, open_in_process
+from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
+from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.controllers.adapters.lmcache.shared_segments import remove_leftovers, share_pools
+
+__all__ = [
+    "DaemonLinker",
+    "InProcessLinker",
+    "InProcessSettings",
+    "LmcacheSettings",
+    "open_daemon",
+    "open_in_process",
+    "remove_leftovers",
+    "share_pools",
+]

@@ -1,0 +1,186 @@
+"""Puts a cache together: what SGLang's arguments and our settings ask for, in the pools that SGLang has allocated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.components import Composition
+from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
+from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
+from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.declare.page_format import Shard
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
+    from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
+    from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.ranks import RankWatch
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.declare.component import Component
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.tree import UnifiedTree
+
+logger = logging.getLogger(__name__)
+
+
+class TierBuilder:
+    """Builds the host tier of a cache, once for each life of its tree.
+
+    Args:
+        context: SGLang's `TreeCacheBuildContext`.
+        settings: ours.
+        watch: over the other ranks; None for a single rank.
+
+    Raises ConfigurationError for pools that a host tier cannot copy.
+    """
+
+    def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
+        arguments, params = context.server_args, context.params
+        if getattr(params, "pp_size", 1) > 1 or getattr(params, "attn_cp_size", 1) > 1:
+            raise ConfigurationError(
+                "the host tier runs with tensor parallelism alone, not with pipeline or context parallelism; "
+                "leave --enable-hierarchical-cache out"
+            )
+        self._group = params.attn_tp_cache_group or params.tp_cache_group
+        self._watch = watch
+        self._settings, self._arguments = settings, arguments
+        self._page_size = params.page_size
+        self._shard = Shard(context.tp_rank, context.tp_size)
+        self._tensors = engine_tensors(
+            params.token_to_kv_pool_allocator.get_kvcache(),
+            params.req_to_token_pool,
+            params.page_size,
+            self._shard,
+            has_windows=context.is_hybrid_swa,
+            has_states=context.is_hybrid_ssm,
+        )
+        if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
+            raise ConfigurationError("a host tier for draft pools is not supported; leave --enable-hierarchical-cache out")
+        self._lanes = copy_lanes(context, self._tensors, settings)
+        size, ratio = arguments.hicache_size, arguments.hicache_ratio
+        self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
+        self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
+        self._model = arguments.served_model_name or arguments.model_path
+        self._memory: dict[str, HostPool] = {}
+        self._builds = 0
+
+    @property
+    def layer_count(self) -> int:
+        """Layers of the model, up to the last one with pages."""
+        return 1 + max(layer for found in self._tensors.values() for layer in found.format.layer_ids)
+
+    def described(self, components: list[Component]) -> list[Component]:
+        """The components with the formats of SGLang's pools."""
+        return [replace(component, format=self._tensors[component.name].format) for component in components]
+
+    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
+        """The tiers of a new tree, whose copies these count; those of the tree before are closed.
+
+        All trees have the same host memory, since it takes long to pin.
+        The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
+        whether they have.
+        """
+        self._builds += 1
+        model = Composition(
+            name=self._model,
+            page_size=self._page_size,
+            components=tree.components,
+            tensor_parallel=self._shard.count,
+            rank=self._shard.index,
+        )
+        device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
+        page_bytes = {component.name: component.page_bytes for component in tree.components}
+        host_pages = self._host.page_counts(device_pages, page_bytes)
+        self._memory = self._memory or host_memory(self._tensors, host_pages)
+        store = self._settings.store if self._builds == 1 else None
+        logger.info(
+            "unified_tree: host tier on, pages %s, %s; store: %s",
+            ", ".join(f"{name} {count:,}" for name, count in host_pages.items()),
+            self._write_policy.value,
+            "none" if store is None else store.engine,
+        )
+        return Tiers(
+            tree,
+            device,
+            pools,
+            self._tensors,
+            self._memory,
+            write_policy=self._write_policy,
+            model=model,
+            counters=counters,
+            lanes=self._lanes,
+            open_store=None if store is None else lambda model, host: self._open(store, model, host),
+            ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),
+        )
+
+    def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
+        from unified_tree.controllers.storage_tier import StorageTier
+
+        return StorageTier.open(
+            store.engine,
+            model,
+            memory=host,
+            weights_version=store.weights_version
+            or weights_version(self._arguments.model_path, self._arguments.weight_version),
+            options=store.options_for(self._shard.count),
+            prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
+        )
+
+
+def copy_lanes(context: Any, tensors: Mapping[str, EngineTensors], settings: Settings) -> Mapping[EffectKind, Lane] | None:
+    """The streams that copy between a GPU and the host; None on a CPU.
+
+    The model runs on a stream of its own, beside the scheduler's, so copies wait for both.
+
+    Raises ConfigurationError for a GPU, unless the settings allow what has not run on one.
+    """
+    device = next(iter(tensors.values())).device
+    if device.type == "cpu":
+        return None
+    if not settings.allow_unproven_gpu:
+        raise ConfigurationError(
+            "the host tier has run on CPU only. To run it on a GPU all the same, compare its outputs with those of a server "
+            f'without it, and set {{"allow_unproven_gpu": true}} in {VARIABLE}; or leave --enable-hierarchical-cache out'
+        )
+    from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
+
+    return cuda_lanes(device, fences=[context.tp_worker.model_runner.forward_stream])
+
+
+def rank_agreement(group: ProcessGroup | None, timeout_s: float, watch: RankWatch | None) -> RankAgreement:
+    """The agreement of the ranks of a process group, over a gloo group of its own; of one rank alone without a group.
+
+    All ranks of the group call this at the same point.
+    """
+    if group is None or group.size() == 1:
+        return SingleRank()
+    import torch.distributed
+
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    ranks = torch.distributed.get_process_group_ranks(group)
+    own: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return MultiRank(DistributedConsensus(own, timeout_s=timeout_s, watch=watch))
+
+
+def rank_watch(group: ProcessGroup | None, timeout_s: float) -> RankWatch | None:
+    """The watch over the ranks of a process group on CPU; None for a rank alone. All ranks of the group call this at the same
+    point."""
+    if group is None or group.size() == 1:
+        return None
+    from unified_tree.controllers.ranks import RankWatch
+
+    return RankWatch.of(group, timeout_s=timeout_s)

@@ -1,0 +1,134 @@
+"""What a cache tells of itself: its counters, the causes of misses in SGLang's metrics and in the log, the inspector's page."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.adapters.sglang.miss_log import MissLog
+from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
+from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
+from unified_tree.controllers.counters.cache_counters import CacheCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+    from unified_tree.controllers.adapters.sglang.settings import MissSettings
+    from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
+    from unified_tree.controllers.adapters.sglang.tiers import Tiers
+    from unified_tree.controllers.inspector.engine_cache import EngineCache
+    from unified_tree.controllers.inspector.inspector import Inspector
+    from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
+    from unified_tree.tree import UnifiedTree
+
+logger = logging.getLogger(__name__)
+STORE_INTERVAL_S = 1.0
+"""Between two times that the figures of a store are written: to read them takes some 0.1 ms."""
+
+
+class Observation:
+    """Goes on from one tree of a cache to the next.
+
+    Args:
+        components: names of the trees'.
+        keys: makes the requests' keys.
+        settings: how causes of misses are kept and told.
+        inspector: where the inspector's page is; None for none.
+        page_size: tokens a page.
+        collector: SGLang's metrics of the cache; None without them.
+
+    Attributes:
+        counters: of copies, evictions and requests.
+        memory_bytes: for what the tree evicts; 0 for none.
+        misses: why prompts had to be computed; None if nothing tells it.
+        page: the address of the inspector's page; None without one.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[str],
+        keys: RequestKeys,
+        settings: MissSettings,
+        inspector: InspectorSettings | None,
+        page_size: int,
+        collector: Any = None,
+    ) -> None:
+        self._components = components
+        self._keys = keys
+        self._settings = settings
+        self._inspector_settings = inspector
+        self._collector = collector
+        self.counters = CacheCounters() if collector is None else MeteredCounters(collector, page_size)
+        self.memory_bytes = settings.memory_bytes(is_told=collector is not None or inspector is not None)
+        self.misses: RequestMisses | None = None
+        self._log: MissLog | None = None
+        self._store: StoreMetrics | None = None
+        self._inspector: Inspector | None = None
+        self.page: str | None = None
+        self._inspected: EngineCache | None = None
+
+    def begin(self, tree: UnifiedTree) -> None:
+        """A cache has this tree now, which is empty."""
+        if self.misses is not None:
+            self.misses.renew(tree)
+        elif self.memory_bytes:
+            self.misses = self._new_misses(tree)
+
+    def _new_misses(self, tree: UnifiedTree) -> RequestMisses:
+        metrics = None
+        if self._collector is not None:
+            from unified_tree.controllers.adapters.sglang.miss_metrics import (
+                MissMetrics,  # SGLang says first where metrics are kept
+            )
+
+            metrics = MissMetrics(self._collector.labels, self._components)
+        misses = RequestMisses(tree, self._keys, self.counters, metrics)
+        if self._settings.log_s:
+            self._log = MissLog(misses.figures, self._settings.log_s)
+            self._log.start()
+        return misses
+
+    def show(self, tree: UnifiedTree, device: DeviceTier, tiers: Tiers | None) -> None:
+        """The tree has these tiers. The inspector's page shows them from now on; it is opened for the first of them."""
+        if self._inspector_settings is None:
+            return
+        controller, storage = (None, None) if tiers is None else (tiers.controller, tiers.storage)
+        if self._inspected is not None:
+            self._inspected.follow(tree, device, controller, storage)
+            if self.counters.observer is not None:
+                self.counters.observer.emptied()
+            return
+        from unified_tree.controllers.inspector.engine_cache import EngineCache
+
+        assert self.misses is not None, "settings with an inspector have memory for misses"
+        self._inspected = EngineCache(self.counters, self.misses.ledger).follow(tree, device, controller, storage)
+        self._inspector = self._inspector_settings.open(self._inspected)
+        self.page = self._inspector.url
+        assert self.page is not None
+        logger.info("%s", self._inspector_settings.line(self.page))
+
+    def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
+        """Write the figures of a store among SGLang's metrics, at most once a second, and a last time before it is closed."""
+        if self._collector is None:
+            return
+        if self._store is None:
+            from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
+
+            self._store = StoreMetrics(self._collector.labels, STORE_INTERVAL_S, time.monotonic)
+        if is_last or self._store.is_due:
+            self._store.tell(self.counters.drops, None if tiers.storage is None else tiers.storage.stats())
+
+    def step(self) -> None:
+        """A step of the scheduler has ended: do a slice of the inspector's work."""
+        if self.counters.observer is not None:
+            self.counters.observer.polled()
+
+    def close(self) -> None:
+        """End the log and the page. Idempotent."""
+        if self._log is not None:
+            self._log.close()
+        if self._inspector is not None:
+            self._inspector.close()

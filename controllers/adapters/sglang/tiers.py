@@ -1,0 +1,318 @@
+"""Host memory and a store behind SGLang's device pools.
+
+A request whose prompt continues on host is admitted with a load: its pages are copied back while the model runs, and each layer
+waits at a gate for its own. Backups and prefetches run beside; `poll` applies what has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.components import Composition
+from unified_tree.controllers.adapters.sglang.device_pools import STATE, WINDOW
+from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
+from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
+from unified_tree.controllers.counters.cache_counters import CacheCounters
+from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
+from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
+from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools.host_pool import host_pools
+from unified_tree.controllers.ranks.rank_agreement import SingleRank
+from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
+from unified_tree.controllers.transfer_engines.schedule import step_blocks
+from unified_tree.controllers.weights.weights import Weights
+from unified_tree.errors import OutOfPagesError, StaleBoundaryError, StorageError, TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
+    from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors
+    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.pages.page_allocator import PageAllocator
+    from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.pools.page_mover import PageMover
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.storage_tier import StorageController
+    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.declare.keys import Key
+    from unified_tree.declare.page_format import PageFormat
+    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.results import Boundary, Match
+    from unified_tree.tree import UnifiedTree
+
+
+logger = logging.getLogger(__name__)
+TOO_LITTLE_MEMORY = (
+    "give a smaller --hicache-ratio or --hicache-size (host.ratio, host.gib, host.pages), "
+    "or on CPU a smaller --max-total-tokens"
+)
+"""What to do if the host pages do not fit."""
+LAUNCHES = 800
+"""Kernels that are on a stream at a time: about a thousand fit into its queue before launching blocks."""
+
+
+def host_memory(tensors: Mapping[str, EngineTensors], page_counts: Mapping[str, int]) -> dict[str, HostPool]:
+    """Host pools for the pages of these tensors, by component; pinned if those are on a GPU.
+
+    Raises ConfigurationError if they do not fit into the memory that is free.
+    """
+    formats = {name: found.format for name, found in tensors.items()}
+    pin = any(found.device.type == "cuda" for found in tensors.values())
+    return host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, pin=pin, remedy=TOO_LITTLE_MEMORY)
+
+
+def stream_engine(
+    movers: Mapping[str, PageMover], formats: Mapping[str, PageFormat], lanes: Mapping[EffectKind, Lane]
+) -> CudaEngine:
+    """The engine of copies on streams, whose steps are large enough for pages of one token, and few enough for many layers.
+
+    SGLang has a tensor for each layer and part, so a step of all layers launches up to two kernels for each.
+    """
+    launches = max(2 * len(found.layer_ids) * len(found.parts) for found in formats.values())
+    return CudaEngine(
+        movers,
+        lanes,
+        window_steps=max(2, LAUNCHES // launches),
+        chunk_blocks=step_blocks(formats),
+    )
+
+
+class LoadLock:
+    """Keeps the pages of a load for a request, as a receipt keeps those on device."""
+
+    __slots__ = ("_controller", "_load")
+
+    def __init__(self, controller: HybridCacheController, load: Load) -> None:
+        self._controller = controller
+        self._load = load
+
+    @property
+    def boundary(self) -> Boundary:
+        """Where the request resumes."""
+        return self._load.boundary
+
+    def wait(self) -> None:
+        """Return when the load is over and its pages are the tree's. Raises TransferError if it failed."""
+        if not self._load.has_ended:
+            self._controller.wait(self._load)
+        if self._load.error is not None:
+            raise TransferError(self._load.error)
+
+    def release(self, component: str | None = None) -> None:
+        """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
+        if component is None:
+            self._controller.release(self._load)
+
+
+class HostPoolSize:
+    """How full a host pool is, in tokens, as SGLang's metrics ask.
+
+    Args:
+        allocator: of the pool.
+        page_size: tokens a page.
+    """
+
+    def __init__(self, allocator: PageAllocator, page_size: int) -> None:
+        self._allocator = allocator
+        self._page_size = page_size
+
+    @property
+    def logical_size(self) -> int:
+        """Tokens that fit into the pool."""
+        return (self._allocator.page_count or 0) * self._page_size
+
+    def available_size(self) -> int:
+        """Tokens of free pages."""
+        return self._allocator.free_pages * self._page_size
+
+
+class Tiers:
+    """The host tier, and the store behind it, of one cache.
+
+    Args:
+        tree: of the cache.
+        device: its device pools.
+        pools: the same, with the names of their pages.
+        tensors: where SGLang keeps the state, by component.
+        host: the host pools, by component.
+        write_policy: when boundaries are copied to host.
+        model: the model's name in a store.
+        open_store: opens the store; None without one.
+        lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
+        ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
+        counters: of the cache.
+
+    Attributes:
+        unloaded: why the last load that could not begin did not, as a cause of misses and its detail.
+    """
+
+    def __init__(
+        self,
+        tree: UnifiedTree,
+        device: DeviceTier,
+        pools: DevicePools,
+        tensors: Mapping[str, EngineTensors],
+        host: Mapping[str, HostPool],
+        *,
+        write_policy: WritePolicy,
+        model: Composition,
+        open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
+        lanes: Mapping[EffectKind, Lane] | None = None,
+        ranks: RankAgreement | None = None,
+        counters: CacheCounters | None = None,
+    ) -> None:
+        self._tree = tree
+        self.counters = counters or CacheCounters()
+        self._ranks = ranks or SingleRank()
+        formats = {name: found.format for name, found in tensors.items()}
+        movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
+        engine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
+        counts = {name: pool.page_count for name, pool in host.items()}
+        tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
+        self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
+        device.finish_copy = self.controller.finish_one
+        self._starting: dict[Boundary, Load] = {}
+        self.unloaded = NO_ROOM
+        self._batch: list[Load] = []
+        self._open: list[Load] = []
+        self._has_states = STATE in formats
+        self.storage: StorageController | None = None
+        if open_store is not None:
+            self._attach(open_store(model, host))
+
+    def _attach(self, tier: Any) -> None:
+        from unified_tree.controllers.storage_tier import StorageController
+
+        weights = Weights(self._tree, self._ranks, 16_384)
+        self.storage = StorageController(self._tree, self.controller.host, tier, self.counters, weights, self._ranks)
+        weights.attached(tier.weights_version)
+        self.controller.storage = self.storage
+
+    def host_needs(self, match: Match) -> dict[str, int]:
+        """Device pages that loading the rest of a match would take, by component; empty if it is not worth loading."""
+        gain = match.reachable.length - match.device.length
+        if gain <= 0 or not self.controller.is_worth_loading(match.reachable, gain):
+            return {}
+        return self._tree.transfers.load_needs(match.reachable)
+
+    def window_pages(self, match: Match) -> int:
+        """Device pages of windows that loading the rest of a match takes: those it fills, and those it keeps from eviction."""
+        pool = self._tree.pool(WINDOW)
+        resumed = self._tree.lock(match.device)
+        evictable = pool.evictable_pages
+        kept = self._tree.transfers.lock_present(match.reachable)
+        needs = self._tree.transfers.load_needs(match.reachable).get(WINDOW, 0) + evictable - pool.evictable_pages
+        kept.release()
+        resumed.release()
+        return needs
+
+    def begin_load(self, boundary: Boundary, tokens: int, *, takes_state: bool) -> Load | None:
+        """Start to load a boundary back; None if there is no room, or if it is gone."""
+        try:
+            load = self.controller.load(boundary, tokens, {STATE: 1} if takes_state else {})
+        except (OutOfPagesError, StaleBoundaryError, TransferError) as error:
+            self.counters.count_drop("no room to load" if isinstance(error, OutOfPagesError) else "load lost its boundary")
+            self.unloaded = LOAD_FAILED if isinstance(error, TransferError) else NO_ROOM  # what is gone made room
+            return None
+        self._starting[load.boundary] = load
+        self._batch.append(load)
+        self._open.append(load)
+        return load
+
+    def finish_loads(self) -> None:
+        """Wait for all loads that requests wait for, and apply them.
+
+        Otherwise a prompt that one request computes and another loads would come into the tree twice: a load that ends after
+        the insert gives up its pages, and the row of the other request refers to them.
+        """
+        loads, self._open = self._open, []
+        for load in loads:
+            if not (load.has_ended or load.is_released):
+                self.controller.wait(load)
+
+    def lock_of(self, boundary: Boundary) -> LoadLock | None:
+        """The lock of a load that was just begun, for the request that it was begun for; None for any other boundary."""
+        load = self._starting.pop(boundary, None)
+        return None if load is None else LoadLock(self.controller, load)
+
+    def start_batch(self) -> list[Load]:
+        """Submit the copies of the loads that were begun since the last batch; those that its layers must wait for.
+
+        A recurrent state is copied before the first layer runs, so a model with states waits here for its loads.
+        """
+        loads = [load for load in self._batch if load.error is not None or not load.is_released]
+        self._batch = []
+        self.controller.submit()
+        for load in loads if self._has_states else ():
+            self.controller.wait(load)
+            if load.error is not None:
+                raise TransferError(load.error)
+        return [] if self._has_states else loads
+
+    def wait_layer(self, load: Load, layer: int) -> None:
+        """Return when the pages of one layer have been loaded, or if no request waits for them. Raises TransferError if it
+        failed."""
+        if load.error is not None or not load.is_released:
+            self.controller.wait_layer(load, layer)
+
+    def poll(self) -> None:
+        """Apply what has ended, and start what is due. Never blocks."""
+        self.controller.poll()
+        self._open = [load for load in self._open if not (load.has_ended or load.is_released)]
+        if self.storage is not None:
+            self.storage.poll()
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """Start to fetch a waiting prompt from the store; whether there is something to wait for."""
+        return self.storage is not None and self.storage.prefetch(request, key)
+
+    def is_prefetched(self, request: Hashable) -> bool:
+        """Whether a request waits no longer for the store."""
+        return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
+
+    def end_prefetch(self, request: Hashable) -> int:
+        """A request waits no longer; how many tokens the store added to its prefix on host. The next call returns 0."""
+        return 0 if self.storage is None else self.storage.prefetcher.requests.stop_waiting(request)
+
+    def due_tokens(self, request: Hashable) -> int:
+        """How long a prefix the store would still bring for a request, as far as is known; 0 if it waits for nothing."""
+        return 0 if self.storage is None else self.storage.prefetcher.requests.due_pages(request) * self._tree.page_size
+
+    def store_loss(self, request: Hashable) -> StoreLoss | None:
+        """What a fault of the store kept from a request's prompt, as far as is known; None for nothing."""
+        return None if self.storage is None else self.storage.prefetcher.requests.loss_of(request)
+
+    def cancel_prefetch(self, request: Hashable) -> None:
+        """A request waits no longer. No effect for an unknown one."""
+        if self.storage is not None:
+            self.storage.prefetcher.requests.cancel(request)
+
+    def clear_store(self) -> bool:
+        """Delete what the store has of this model; whether that was done. The log says why it was not."""
+        assert self.storage is not None, "without a store there is nothing to clear"
+        try:
+            self.storage.clear()
+        except StorageError as error:
+            logger.error("unified_tree: the store was not cleared: %s", error)
+            return False
+        logger.info("unified_tree: the store was cleared")
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any copy is under way."""
+        return self.controller.is_busy or (self.storage is not None and self.storage.is_busy)
+
+    def close(self) -> None:
+        """Stop all copies, those that have begun too, and close the store, the engine and the agreement. Idempotent."""
+        try:
+            if self.storage is not None:
+                self.storage.close()
+        finally:
+            try:
+                self.controller.close()
+            finally:
+                self._ranks.close()

@@ -1,0 +1,59 @@
+"""vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what
+vLLM loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages` and
+`worker_side` import torch.
+
+The scheduler side (`SchedulerSide`) owns what is known: a `UnifiedTree` over host pages in a `HostIndex`, the free lists,
+eviction, and the locks on what a load reads. A page of the tree is one vLLM block of every KV cache group, and a group is a
+component: full attention a `Path`, a sliding window `Trailing` over its past tokens, a Mamba state a `Point`. The worker side
+(`WorkerSide`) owns bytes: host tensors per layer, and the copies between them and vLLM's KV cache. A `StepPlan` goes from the
+first to the second with every engine step, block ids beside host page ids for each group; a `StepReport` comes back.
+
+A step's saves are the whole blocks that the step completes and the tree lacks. Their source blocks belong to a scheduled
+request while the step runs; the worker copies them before the step ends, so no block has to be kept for them. The tree learns
+of them only when every worker has reported them done: a match never finds a page that is still being written. Loads run beside
+the model in a thread of the worker; the scheduler side locks their pages until every worker has reported. With tensor
+parallelism each worker has host pages of its own under the same ids.
+
+With a store every worker has one of its own over its host pages (`WorkerStore`), under keys that name its shard. The scheduler
+side is the library's `StorageController` over the same tree (`SchedulerStore`); its jobs are messages to all workers, which go
+with the `StepPlan` and are answered with the `StepReport` (`RemoteStoreJobs`). A length is fetched only if every worker's store
+has it, and comes into the tree when every worker has read it. What is read or written is locked, or not in the tree, until
+every worker has answered. A request that arrives waits for its fetch as `PrefetchPolicy` says, then loads from host as any.
+Saved boundaries are queued to be written, some at a time. Cost: a message and an answer for a look-up, for each portion of
+pages and for each boundary; the workers hash.
+
+Rejected: the store's work in the scheduler's process, over host pages in shared memory. It would be less code, but that process
+would carry the input and output of all workers, and workers on other machines could have no store.
+
+Rejected: a hash table over blocks, as vLLM's own offloading has. It answers for each group alone, and the connector would have
+to intersect windows, states and paths itself; the tree returns a length from which all groups resume.
+"""
+
+if __name__ != "unified_tree.controllers.adapters.vllm":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.adapters.vllm, not as {__name__}")
+
+from unified_tree.controllers.adapters.vllm.block_group import BlockGroup, page_counts
+from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.adapters.vllm.host_events import HostEvent, HostEvents
+from unified_tree.controllers.adapters.vllm.host_index import HostIndex
+from unified_tree.controllers.adapters.vllm.scheduler_side import EngineRequest, ScheduledRequest, SchedulerSide
+from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
+from unified_tree.controllers.adapters.vllm.tested_versions import TESTED_VERSIONS, require_tested
+
+__all__ = [
+    "TESTED_VERSIONS",
+    "BlockGroup",
+    "ConnectorSettings",
+    "EngineRequest",
+    "HostEvent",
+    "HostEvents",
+    "HostIndex",
+    "Job",
+    "PageCopies",
+    "ScheduledRequest",
+    "SchedulerSide",
+    "StepPlan",
+    "StepReport",
+    "page_counts",
+    "require_tested",
+]

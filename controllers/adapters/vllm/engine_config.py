@@ -1,0 +1,144 @@
+"""What vLLM's configuration means to the connector: its KV cache groups, and what is refused."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import vllm
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
+from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
+from unified_tree.errors import ConfigurationError
+
+
+def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
+    """The engine's groups, and the tokens of a block.
+
+    Raises ConfigurationError for kinds of cache that the connector does not know, blocks of different lengths, and a model
+    without full attention.
+    """
+    groups, sizes = [], set()
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        specs = _layer_specs(group)
+        coverages = {_coverage(spec, index) for spec in specs.values()}
+        if len(coverages) > 1:
+            raise ConfigurationError(f"KV cache group {index} has layers that need different tokens; this is not supported")
+        sizes |= {spec.block_size for spec in specs.values()}
+        size = sum(_content_bytes(spec) for spec in specs.values())
+        groups.append(BlockGroup(index=index, coverage=coverages.pop(), layer_names=tuple(group.layer_names), block_bytes=size))
+    if len(sizes) > 1:
+        raise ConfigurationError(f"the KV cache groups have blocks of {sorted(sizes)} tokens; only equal ones are supported")
+    if not any(group.coverage.is_path for group in groups):
+        raise ConfigurationError("a model without a group of full attention is not supported")
+    return groups, sizes.pop()
+
+
+def refuse_unsupported(vllm_config: Any) -> None:
+    """Raise ConfigurationError, naming every part of the configuration that was not tested with the connector."""
+    parallel, wrong = vllm_config.parallel_config, []
+    if parallel.pipeline_parallel_size > 1:
+        wrong.append("pipeline parallelism: its ranks have other layers")
+    if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
+        wrong.append("context parallelism: it divides blocks among ranks")
+    if vllm_config.speculative_config is not None:
+        wrong.append("speculative decoding: drafted tokens may be rejected after their blocks are saved")
+    if vllm_config.kv_transfer_config.kv_role != "kv_both":
+        wrong.append(f"kv_role {vllm_config.kv_transfer_config.kv_role!r}: it must be 'kv_both'")
+    if wrong:
+        raise ConfigurationError(f"UnifiedTreeConnector does not support {'; nor '.join(wrong)}")
+
+
+def namespace_of(request: Any) -> str | None:
+    """The namespace of a request's keys: its cache salt and its LoRA, whose name may come to mean another path or, after it was
+    unloaded, another id.
+
+    None if the connector leaves the request alone, because its tokens do not determine what it computes: it has images, or
+    embeddings instead of tokens, or a LoRA whose weights were replaced in place.
+    """
+    lora = request.lora_request
+    if request.mm_features or request.prompt_embeds is not None or (lora is not None and lora.load_inplace):
+        return None
+    adapter = None if lora is None else [lora.lora_name, lora.lora_int_id, lora.lora_path]
+    return "" if request.cache_salt is None and adapter is None else json.dumps([request.cache_salt, adapter])
+
+
+def is_storable(request: Any) -> bool:
+    """Whether a request's prefix may be stored. That of a LoRA may not: its name does not say which weights it has, and another
+    process may load others under the same.
+    """
+    return request.lora_request is None
+
+
+def model_name(vllm_config: Any) -> str:
+    """The model's name in a store."""
+    return str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
+
+
+def config_digest(vllm_config: Any, kv_cache_config: Any) -> str:
+    """A digest of all that decides what a block holds but the weights: the version of vLLM, the model's configuration with
+    what overrides it, the dtypes, the specification of the blocks, and the backends that lay them out.
+
+    Reads the layers, so that only a worker has it.
+    """
+    model, layers = vllm_config.model_config, vllm_config.compilation_config.static_forward_context
+    config = {name: value for name, value in model.hf_config.to_dict().items() if name != "_name_or_path"}
+    described = [
+        vllm.__version__,  # pyright: ignore[reportAttributeAccessIssue]
+        config,
+        model.dtype,
+        model.quantization,
+        vllm_config.cache_config.cache_dtype,
+        vllm_config.cache_config.kv_cache_layout,
+        vllm_config.attention_config,
+        vllm_config.cache_config.mamba_cache_dtype,
+        vllm_config.cache_config.mamba_ssm_cache_dtype,
+        {name: _backend(layers[name]) for group in kv_cache_config.kv_cache_groups for name in group.layer_names},
+        [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups],
+    ]
+    return sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _backend(layer: Any) -> str:
+    """The class that decides how a layer's blocks are laid out."""
+    backend = layer.get_attn_backend()
+    return f"{backend.__module__}.{backend.__qualname__}"
+
+
+def _layer_specs(group: Any) -> dict[str, Any]:
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return {name: spec.kv_cache_specs[name] for name in group.layer_names}
+    return dict.fromkeys(group.layer_names, spec)
+
+
+def _coverage(spec: Any, index: int) -> Coverage:
+    """Which tokens a layer needs. vLLM counts the query in a window, the tree does not."""
+    if type(spec) in (FullAttentionSpec, MLAAttentionSpec):
+        return Path()
+    if type(spec) is SlidingWindowSpec and spec.sliding_window > 1:
+        return Trailing(spec.sliding_window - 1 + spec.extra_retained_tokens)
+    if type(spec) is MambaSpec:
+        if spec.mamba_cache_mode != "align":
+            raise ConfigurationError(
+                f"KV cache group {index} has recurrent states in mode {spec.mamba_cache_mode!r}: start vLLM with "
+                "--enable-prefix-caching --mamba-cache-mode align, so that it keeps states at block ends"
+            )
+        return Point()
+    raise ConfigurationError(f"KV cache group {index} is of kind {type(spec).__name__}, which is not supported")
+
+
+def _content_bytes(spec: Any) -> int:
+    """Of a block without padding."""
+    size = spec.state_content_size_bytes if type(spec) is MambaSpec else spec.unpadded_page_size_bytes
+    return int(size)

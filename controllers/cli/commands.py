@@ -1,0 +1,163 @@
+"""The commands of `unified-tree`. Whatever is wrong with the input ends in one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import click
+
+from unified_tree.build import is_compiled, why_interpreted
+from unified_tree.components import composition_for, model_names
+from unified_tree.controllers.cli.arguments import Arguments
+from unified_tree.controllers.cli.inspect_command import inspect_command
+from unified_tree.controllers.cli.learned_split import learned_split
+from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
+from unified_tree.controllers.cli.size_command import size_command
+from unified_tree.controllers.workbench.report.composition_tables import print_models
+from unified_tree.controllers.workbench.report.progress_bar import progress_bar
+from unified_tree.controllers.workbench.report.report import print_columns, print_header, print_rows
+from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.runs.certificate import certified
+from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_specs
+from unified_tree.controllers.workbench.runs.row_plan import RowPlan
+from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.errors import UnifiedTreeError
+from unified_tree.inputs.printable import printable
+
+RATIO = Number(min=1e-6, max=1e6)
+BUILD = "compiled" if is_compiled else f"interpreted: {why_interpreted()}".removesuffix(": ").replace("%", "%%")
+WRONG_BYTES = 1
+BAD_INPUT = 2
+LONGEST_MESSAGE = 2000
+
+
+class OneLineErrors(click.Group):
+    """A group of commands that report an error in one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; exits the process."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(BAD_INPUT)
+        except click.ClickException as error:
+            _complain(error.format_message())
+        except UnifiedTreeError as error:
+            _complain(str(error))
+        except click.Abort:
+            click.echo("aborted", err=True)
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> NoReturn:
+    click.echo("error: " + printable(" ".join(message.split()), LONGEST_MESSAGE), err=True)
+    sys.exit(BAD_INPUT)
+
+
+@click.group(cls=OneLineErrors)
+@click.version_option(package_name="unified-tree", message=f"%(prog)s, version %(version)s, {BUILD}")
+def app() -> None:
+    """A prefix cache for hybrid language models."""
+
+
+@app.command(name="replay", cls=GroupedCommand, params=[click.Argument(["trace"], required=False, type=FILE), *OPTIONS])
+def replay_command(**given: Any) -> int:
+    """Replay TRACE, or a built-in agent workload, and report what a cache of this size would do under each policy.
+
+    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip; or the word `multiturn`, for the
+    built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes come
+    back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
+    nothing before all of its load has arrived. With --storage what is on host goes on to a store, and what the store has of a
+    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled. With LMCache as the
+    storage, what is computed is stored from device pages, and what is found of a prompt comes to device pages while it waits.
+    """
+    arguments = Arguments(given)
+    files = arguments.files
+    files.check()
+    policies, page_counts = arguments.policies, arguments.page_counts
+    plan = arguments.plan()
+    if arguments.learns_pages:
+        page_counts = learned_split(plan, jobs=arguments.jobs)
+    specs = report_specs(policies, page_counts, plan)
+    specs[0] = replace(specs[0], recording=files.inspect)
+    one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory
+    jobs = arguments.jobs or (1 if one_by_one else os.cpu_count() or 1)
+    sweep = sweep_specs(policies, plan) if files.plot is not None else []
+    check_tiers(RowPlan.of(plan, specs[0]), min(jobs, len(specs) + len(sweep)))
+    console = report_console()
+    print_header(console, plan, page_counts)
+    row_count = len(specs) + len(sweep)
+    with progress_bar(f"replaying {row_count} rows", len(plan.workload.requests) * row_count) as advance:
+        results = run_rows(plan, [*specs, *sweep], jobs, lambda _, count: advance(count))
+    rows = certified(results[: len(specs)])
+    print_rows(console, plan, rows)
+    files.write(rows, results[len(specs) :], f"{plan.workload.name} on {plan.composition.name}")
+    wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)
+    if wrong_bytes:
+        click.echo(f"error: {wrong_bytes:,} bytes were not what had been computed for their prefix", err=True)
+    return WRONG_BYTES if wrong_bytes else 0
+
+
+@app.command(name="models")
+@click.option("--page-size", type=TOKENS, help="Tokens a page.  [default: 64, or what the model needs]")
+@click.option("--tp", type=TOKENS, default=1, show_default=True, help="Tensor-parallel ranks; the bytes are those of one.")
+def models_command(page_size: int | None, tp: int) -> None:
+    """List the built-in models with their components and what each keeps."""
+    models = [composition_for(name, page_size=page_size, tensor_parallel=tp) for name in model_names()]
+    print_models(report_console(), models)
+
+
+@app.command(name="sglang-check")
+@click.argument("model_path", type=GivenPath(exists=True))
+@click.option("--device-gib", type=GIB_COUNT, help="Device memory of a rank for the cache.")
+@click.option("--host-gib", type=GIB_COUNT, help="Host memory of a rank; needs --device-gib.")
+@click.option("--page-size", type=click.IntRange(min=1, max=1 << 24), default=1, show_default=True, help="Tokens a page.")
+@click.option("--tp", "tensor_parallel", type=TOKENS, default=1, show_default=True, help="Ranks; the bytes are those of one.")
+@click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of keys, values and latents.")
+@click.option("--eagle", "is_eagle", is_flag=True, help="Speculative decoding with EAGLE.")
+@click.option("--extra-buffer", "has_extra_buffer", is_flag=True, help="States are saved in the extra buffer.")
+@click.option("--swa-full-tokens-ratio", type=RATIO, default=0.8, show_default=True, help="SGLang's.")
+@click.option("--mamba-full-memory-ratio", type=RATIO, default=0.9, show_default=True, help="SGLang's.")
+def sglang_check_command(model_path: str, device_gib: float | None, host_gib: float | None, **given: Any) -> int:
+    """Say what SGLang with `--radix-cache-backend unified_tree` would cache for a model.
+
+    MODEL_PATH is a model's folder or its config.json; SGLang is not needed. The exit code is 1 if the model would be refused.
+    """
+    from unified_tree.controllers.cli.model_check import ModelCheck, print_check
+
+    if host_gib is not None and device_gib is None:
+        raise click.UsageError("--host-gib needs --device-gib: the host's memory is divided as the device's is")
+    return print_check(ModelCheck.of(model_path, **given), device_gib=device_gib, host_gib=host_gib)
+
+
+@app.command(name="doctor")
+@click.argument("source")
+@click.option("--token", envvar="UNIFIED_TREE_TOKEN", help="That the endpoint asks for.")
+@click.option("--limit", type=click.IntRange(min=1, max=1000), default=5, show_default=True, help="Findings a cache.")
+def doctor_command(source: str, token: str | None, limit: int) -> None:
+    """Say what costs a cache its hits, and which setting changes that.
+
+    SOURCE is a file of figures (`Figures.to_json`, or `replay --figures`), a recording of an inspector, or the address that
+    `Inspector.open` gave.
+    """
+    from unified_tree.controllers.cli.diagnosis import print_diagnosis, read_figures
+
+    print_diagnosis(read_figures(source, token), limit)
+
+
+@app.command(name="columns")
+def columns_command() -> None:
+    """Say what each column of a report means, and its name in JSON and CSV."""
+    print_columns(report_console())
+
+
+app.add_command(inspect_command)
+app.add_command(size_command)

@@ -1,0 +1,218 @@
+"""The options of `unified-tree replay`, in the groups in which `--help` shows them."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.workbench.server import host_settings, storage_settings
+from unified_tree.controllers.workbench.traces.multiturn import MULTITURN, MultiturnOptions
+from unified_tree.policies.table import POLICIES
+
+if TYPE_CHECKING:
+    from click import Context, HelpFormatter, Parameter
+
+DEFAULT_MODEL = "gpt-oss-20b"
+DEFAULT_DEVICE_GIB = 8.0
+LEARNED = "learned"
+"""In place of page counts."""
+SIZE_RATIO = 10
+"""A store is taken to hold so many times what the host does."""
+MAX_GIB = 1_000_000
+MULTITURN_COUNTS = {
+    "clients": "Conversations.",
+    "rounds": "Requests of each.",
+    "parallel": "Requests out at a time.",
+    "request_tokens": "The first prompt, tokens.",
+    "answer_tokens": "Every answer, tokens.",
+    "follow_up_tokens": "What later prompts add, tokens.",
+}
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> Any:
+        """See click.ParamType.convert."""
+        number = super().convert(value, param, ctx)
+        return number if isfinite(number) else self.fail(f"{number} is not a finite number.", param, ctx)
+
+
+class GivenPath(click.Path):
+    """A path that a file can have."""
+
+    def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> Any:
+        """See click.ParamType.convert."""
+        if "\0" in str(value):
+            self.fail("a file's name has no NUL.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = GivenPath(path_type=Path)
+GIB_COUNT = Number(min=0, min_open=True, max=MAX_GIB)
+POSITIVE = Number(min=1e-9, max=1e12)
+ONE_OR_MORE = click.IntRange(min=1, max=1 << 32)
+TOKENS = click.IntRange(max=1 << 24)
+SOME = click.IntRange(max=1 << 32)
+"""Bounded above here, and below by the settings that they become."""
+REQUESTS = click.IntRange(min=1, max=10_000_000)
+BLOCK = click.IntRange(min=1, max=1 << 24)
+LAYERS = click.IntRange(max=1 << 12)
+SEED = click.IntRange(min=0, max=(1 << 63) - 1)
+
+
+def _option(name: str, kind: Any, text: str, default: Any = None, **more: Any) -> click.Option:
+    return click.Option([*name.split()], type=kind, default=default, show_default=default is not None, help=text, **more)
+
+
+GROUPS: dict[str, list[click.Option]] = {
+    "Model": [
+        _option("--model", None, f"A built-in model, see `unified-tree models`.  [default: {DEFAULT_MODEL}]"),
+        _option("--config", FILE, "A model's config.json (Hugging Face)."),
+        _option("--page-size", TOKENS, "Tokens a page.  [default: 64, or what the model needs]"),
+        _option("--tp", TOKENS, "Tensor-parallel ranks.", 1),
+        _option("--kv-dtype", str, "Type of keys and values.", "bfloat16"),
+        _option("--draft", LAYERS, "Draft (MTP, EAGLE) layers shaped like the model's own.", 0),
+    ],
+    "Device memory": [
+        _option("--device-gib", GIB_COUNT, "Device memory for the cache, GiB a rank.", DEFAULT_DEVICE_GIB),
+        _option(
+            "--pages pages_text",
+            None,
+            "Pages by pool, full=4096,swa=512; what is not named is split from the budget. Or the word "
+            f"{LEARNED}: the split that `unified-tree size` recommends for this workload.",
+        ),
+        _option(
+            "--shared-pools",
+            None,
+            "Also replay each policy with the memory of each tier as one budget that all its pools share.",
+            is_flag=True,
+        ),
+        _option(
+            "--policy policies",
+            None,
+            "Eviction policy, several times or a,b,c; also one that an installed package registers, or MODULE:FACTORY.  "
+            f"[default: {','.join(POLICIES)}]",
+            multiple=True,
+        ),
+    ],
+    "Host memory": [
+        _option("--host-gib", GIB_COUNT, "Host memory behind it, GiB a rank.  [default: no host tier]"),
+        _option(
+            "--host-pages host_pages_text", None, "Host pages by component, as --pages; the rest is split from --host-gib."
+        ),
+        _option(
+            "--write-policy",
+            click.Choice([policy.value for policy in WritePolicy]),
+            "When what can be resumed from is copied to host.  [default: write-through]",
+        ),
+        _option(
+            "--host-gb-per-s",
+            POSITIVE,
+            f"Rate of the bus to host, each way, GB/s.  [default: {host_settings.DEFAULT_GB_PER_S:g}]",
+        ),
+    ],
+    "Storage": [
+        _option(
+            "--storage",
+            None,
+            "A store behind host memory: file:DIR, memory, mooncake:HOST:PORT, redis:HOST:PORT, redis:/SOCKET, or an "
+            "installed engine with its settings, NAME:a=b,c=d. Or LMCache, which needs no host memory before it: "
+            "lmcache:HOST:PORT for a daemon on this machine, lmcache-in-process[:FILE.yaml] for one in the replay's own "
+            "process, each also with settings, lmcache:daemon=HOST:PORT,c=d. No server is started. Every row keeps its pages "
+            "apart, and a later replay of the same trace and model finds those of the row of the same name. LMCache fills "
+            "device pages itself, so with it they are real, of 64 bytes each as with --verify.",
+            metavar="NAME[:PLACE]",
+        ),
+        _option(
+            "--storage-gib",
+            GIB_COUNT,
+            "What a file or memory store holds, GiB of true pages a rank; a replay writes far smaller ones.  "
+            f"[default: {SIZE_RATIO} times the host's]",
+        ),
+        _option(
+            "--storage-gb-per-s",
+            POSITIVE,
+            f"Modelled rate of the store, each way, GB/s.  [default: {storage_settings.DEFAULT_GB_PER_S:g}]",
+        ),
+        _option(
+            "--storage-latency-us",
+            Number(min=0, max=1e12),
+            f"Modelled latency of each of its calls, µs.  [default: {storage_settings.DEFAULT_LATENCY_US:g}]",
+        ),
+        _option(
+            "--prefetch",
+            click.Choice([mode.value for mode in PrefetchMode]),
+            f"When a request stops waiting for its prefetch.  [default: {PrefetchPolicy().mode.value}]",
+        ),
+    ],
+    "Server": [
+        _option("--concurrency", SOME, "Requests running at once.", 32),
+        _option("--chunk-tokens", SOME, "Prompt tokens a step.", 8192),
+        _option("--step-ms", Number(), "Milliseconds a step.", 20.0),
+        _option(
+            "--prefill-tflops",
+            POSITIVE,
+            "Model latency: prompts are computed at so many TFLOP/s, all ranks together, and times to the first token "
+            f"reported.  [default: no such model; of {MULTITURN} {DEFAULT_FLOPS_PER_S / 1e12:g} a rank]",
+        ),
+    ],
+    "Workload": [
+        _option("--requests", REQUESTS, "Replay so many requests.  [default: all of a trace, 6000 built-in ones]"),
+        _option("--time-scale", Number(), "Factor on arrival times; 0: all at once.", 1.0),
+        _option("--block-size", BLOCK, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
+        _option("--session-gap-s", Number(min=0, max=1e9), "Mean time between two sessions' starts.", 30.0),
+        _option("--seed", SEED, "Of the built-in workload and of sessions' starts.", 0),
+        *(
+            _option(
+                f"--{name.replace('_', '-')}",
+                REQUESTS,
+                f"{MULTITURN}: {text}  [default: {getattr(MultiturnOptions(), name):,}]",
+            )
+            for name, text in MULTITURN_COUNTS.items()
+        ),
+    ],
+    "Verification": [
+        _option(
+            "--verify",
+            None,
+            "Move and compare real bytes, 64 a page; exit code 1 if any is wrong. With a host tier it needs the extra "
+            "`tensors` (torch).",
+            is_flag=True,
+        ),
+        _option("--verify-full-bytes", None, "The same with the model's true page sizes, for small traces.", is_flag=True),
+    ],
+    "Output": [
+        _option("--csv csv_path", FILE, "Write the rows as CSV."),
+        _option("--json json_path", FILE, "Write the rows as JSON."),
+        _option("--figures figures_path", FILE, "Write what `unified-tree doctor` reads."),
+        _option(
+            "--inspect inspect_path",
+            FILE,
+            "Record the first policy's row for `unified-tree inspect`: figures, evictions, requests, and its tree at the end.",
+        ),
+        _option("--plot plot_path", FILE, "Draw the rows (.png, .svg, .pdf); replays some more."),
+        _option("--jobs", click.IntRange(min=1, max=1024), "Rows replayed at once, each in a process.  [default: one a core]"),
+    ],
+}
+
+
+OPTIONS = [option for options in GROUPS.values() for option in options]
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its options by group."""
+
+    groups = GROUPS
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """See click.Command.format_options."""
+        for title, options in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([entry for option in options if (entry := option.get_help_record(ctx)) is not None])

@@ -1,0 +1,76 @@
+"""The command `unified-tree size`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unified_tree.controllers.cli.arguments import GIB, Arguments
+from unified_tree.controllers.cli.options import FILE, OPTIONS
+from unified_tree.controllers.cli.size_options import MOST_REQUESTS, SIZE_OPTIONS, SizeCommand
+from unified_tree.controllers.workbench.report.output_files import OutputFiles
+from unified_tree.controllers.workbench.report.progress_bar import progress_bar
+from unified_tree.controllers.workbench.report.report import print_header
+from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.sizing.needs import Needs
+from unified_tree.controllers.workbench.sizing.sample import Sample
+from unified_tree.controllers.workbench.sizing.size_report import print_sizes, write_json
+from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.surface import survey
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.workbench.runs.plan import Plan
+    from unified_tree.controllers.workbench.sizing.sizes import Sizes
+
+POLICY = "lru"
+"""What is modelled."""
+
+
+@click.command(name="size", cls=SizeCommand, params=[click.Argument(["trace"], required=False, type=FILE), *SIZE_OPTIONS])
+def size_command(**given: Any) -> None:
+    """Say how much memory TRACE, or the built-in agent workload, needs: hits over GiB, by tier and by pool.
+
+    A model of the cache under LRU goes over the workload once for each of some sizes of the paths, and knows then the hits
+    for all sizes of the other pools. From that come the curves of device, host and store, what one more GiB is worth, and
+    the split of the device that hits most.
+    """
+    arguments = Arguments({option.name: option.default for option in OPTIONS} | given | {"storage_gib": None})
+    files = OutputFiles(csv=None, json=given["json_path"], plot=given["plot_path"])
+    files.check()
+    page_counts = arguments.page_counts
+    plan = arguments.plan()
+    storage_gib = given["storage_gib"]
+    needs = Needs.of(plan.composition.components, plan.composition.page_size, plan.settings.chunk_tokens)
+    share = MOST_REQUESTS / len(plan.workload.requests) if given["sample"] is None else given["sample"] / 100
+    sample = Sample.of(plan.workload, share)
+    console = report_console()
+    print_header(console, plan, page_counts)
+    sizes = path_sizes(plan, needs, page_counts)
+    with progress_bar("going over the workload", len(sizes)) as advance:
+        surface = survey(sample, needs, plan.settings, sizes, arguments.jobs, lambda: advance(1))
+    found = sizes_of(plan, surface, page_counts, None if storage_gib is None else int(storage_gib * GIB))
+    checked = _check(plan, found, arguments.jobs) if given["check"] else None
+    print_sizes(console, sample, found, checked)
+    try:
+        if files.json is not None:
+            write_json(files.json, plan, sample, found, checked)
+        if files.plot is not None:
+            from unified_tree.controllers.workbench.sizing.size_plot import write_plot
+
+            write_plot(files.plot, found, f"{plan.workload.name} on {plan.composition.name}")
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
+
+def _check(plan: Plan, found: Sizes, jobs: int | None) -> tuple[float, float]:
+    """The hit rates of the present and of the recommended split, replayed through the real cache."""
+    specs = [
+        RowSpec(kind=RowKind.POLICY, policy=POLICY, page_counts=point.page_counts)
+        for point in (found.present, found.recommended)
+    ]
+    present, recommended = run_rows(plan, specs, jobs or len(specs), lambda *_: None)
+    return present.hit_rate, recommended.hit_rate

@@ -1,0 +1,122 @@
+"""What a cache counts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from unified_tree.controllers.counters.transfer_counters import TransferCounters
+from unified_tree.controllers.counters.watcher import OBSERVER_FAILED, Observer
+from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.nodes.effect import EffectKind
+from unified_tree.tier import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unified_tree.controllers.counters.live_curve import LiveCurve
+    from unified_tree.controllers.counters.watcher import CacheWatcher
+    from unified_tree.declare.keys import Key
+    from unified_tree.results import EvictResult
+
+LOG = logging.getLogger("unified_tree.cache")
+MAX_REASONS = 64
+OTHER_REASONS = "(others)"
+
+
+class SizeModels(Protocol):
+    """Models of the same cache with other sizes; see `LiveSizes`."""
+
+    def acquired(self, key: Key) -> None:
+        """A request came."""
+
+    def curve(self) -> LiveCurve:
+        """What they hit."""
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """The counters of a cache; see CacheStats.
+
+    Attributes:
+        load_hit_tokens: of the hit tokens those that were to be loaded back.
+        observer: what tells the watcher.
+        sizes: the models that see the requests; None for none.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    load_hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    storage_hit_tokens: int = 0
+    rebuilt_tokens: int = 0
+    evictions: int = 0
+    tombstones: int = 0
+    deleted_nodes: int = 0
+    lost: int = 0
+    duplicate_pages: int = 0
+    refused: int = 0
+    loads: int = 0
+    load_wait_ns: int = 0
+    transfers: dict[EffectKind, TransferCounters] = field(init=False)
+    drops: dict[str, int] = field(default_factory=dict)
+    victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
+    evicted_device_pages: dict[str, int] = field(default_factory=dict)
+    observer: Observer | None = None
+    sizes: SizeModels | None = None
+
+    @property
+    def watcher(self) -> CacheWatcher | None:
+        """Is told of all that is counted; None for no watcher. A watcher that raises is told nothing more."""
+        return self.observer
+
+    @watcher.setter
+    def watcher(self, watcher: CacheWatcher | None) -> None:
+        """From now on this one is told."""
+        self.observer = None if watcher is None else Observer(watcher, self._give_up)
+
+    def _give_up(self, observer: Observer) -> None:
+        if self.observer is observer:
+            self.observer = None
+        self.count_drop(OBSERVER_FAILED)
+
+    def __post_init__(self) -> None:
+        self.transfers = {kind: TransferCounters(self.tell) for kind in EffectKind}
+
+    def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
+        """Count an eviction for one pool of a tier."""
+        self.victims[tier, name] = self.victims.get((tier, name), 0) + result.victims
+        self.deleted_nodes += result.deleted_nodes
+        for freed, pages in (result.freed if tier is Tier.DEVICE else result.freed_elsewhere).items():
+            self.evicted_device_pages[freed] = self.evicted_device_pages.get(freed, 0) + pages.size
+        if tier is Tier.DEVICE:
+            self.evictions += result.victims
+            self.tombstones += result.tombstones
+            self.lost += result.lost
+        if self.observer is not None:
+            self.observer.evicted(tier, name, result)
+
+    def tell(self, call: Callable[..., object], *arguments: object) -> None:
+        """Tell an observer other than the watcher of what was done. Its errors end no step: each is counted as a drop, and
+        logged with its traceback the 1st, 2nd, 4th, 8th … time.
+        """
+        try:
+            call(*arguments)
+        except Exception as error:  # foreign code in the middle of a call that is done
+            self.count_drop(OBSERVER_FAILED)
+            count = self.drops[OBSERVER_FAILED]
+            if count & (count - 1) == 0:
+                LOG.error("an observer failed: %s: %s", call, traceback_of(error))
+
+    def count_drop(self, reason: str) -> None:
+        """Count and log an operation that was dropped or failed. Of reasons that others word, the first MAX_REASONS are told
+        apart.
+        """
+        if reason not in self.drops:
+            reason = printable(reason) if len(self.drops) < MAX_REASONS else OTHER_REASONS
+        count = self.drops.get(reason, 0) + 1
+        self.drops[reason] = count
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: what repeats each step does not fill a log
+            LOG.info("%s (%d so far)", reason, count)

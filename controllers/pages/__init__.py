@@ -1,0 +1,1 @@
+"""Page ids of the pools of one tier: allocators, and the pages that a tier has left."""

@@ -1,8 +1,0 @@
-"""How much memory of which kind a workload needs: hits over sizes, from a model of the cache.
-
-`LiveSizes` shows the curve of a running cache in its `stats()`; the command `unified-tree size` has those of a trace.
-"""
-
-from unified_tree.controllers.sizing.live_sizes import LiveCurve, LiveSize, LiveSizes
-
-__all__ = ["LiveCurve", "LiveSize", "LiveSizes"]

@@ -1,0 +1,191 @@
+"""What a served workload asked of its cache: who was admitted when, for which blocks, and since when these were there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.workbench.optimum.demand import Room
+
+    Int64s = NDArray[np.int64]
+
+NEVER = -1
+ALL_TOKENS = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request, at its admission.
+
+    Attributes:
+        blocks: ids of the whole blocks of its prompt, int64; equal ids are equal blocks after equal prefixes.
+        answer_blocks: of its answer, as far as a later prompt may go on with them.
+        block_tokens: tokens of a block.
+        prompt_tokens: all of the prompt's.
+        prompt_done, done: how many admissions there had been when it had run beyond its prompt, and when it ended; its own is
+            one of them. In between it keeps its prompt.
+    """
+
+    blocks: Int64s
+    block_tokens: int
+    prompt_tokens: int
+    prompt_done: int
+    done: int
+    answer_blocks: Int64s | None = None
+
+
+class Idle:
+    """Prefixes between two uses, in order of admission, as runs of tokens that were idle for the same time.
+
+    Time is counted in admissions. A token that request `a` asks for is *idle* from the moment by which each earlier request
+    with this token in its prompt had ended, to the admission of `a`. Whoever is to hit it must keep it all that time, whatever
+    else happened; and no two requests pay for the same token at the same admission.
+
+    Tokens behind the first that nobody ever computed are left out, and so are those that cannot be hit: parts of a page, and
+    the last token.
+
+    Args:
+        asked: the requests, in order of admission.
+        block_count: ids of blocks are below it.
+        page_size: tokens a page.
+
+    Attributes:
+        count: of the requests.
+        grid: all runs begin and end at multiples of it: the page size, or one token if blocks and pages do not fit together.
+        owner: int64 [runs], the request that asks, ascending.
+        begin, end: int64 [runs], tokens of its prompt; the runs of a request join each other, from zero.
+        since: int64 [runs]: idle at admissions `since` … `owner`, none if that is no range.
+        saved: int64 [runs]: a state in it takes room at admissions `saved` … `owner`, likewise. Until `since` somebody runs who
+            has passed there: the path is held, but his own state is one of a longer text.
+        pinned: int64 [requests]: tokens that running requests keep at each admission, and that nobody had before them, at
+            least. What running requests have in their prompts is not idle.
+
+    Cost: O(blocks listed), in numpy.
+    """
+
+    def __init__(self, asked: Iterable[Asked | None], block_count: int, page_size: int) -> None:
+        known = np.full(block_count, NEVER, np.int64)
+        passed = np.full(block_count, NEVER, np.int64)
+        owner: list[Int64s] = []
+        ends: list[Int64s] = []
+        since: list[Int64s] = []
+        saved: list[Int64s] = []
+        pins: list[tuple[int, int, int]] = []
+        self.count = 0
+        self.grid = page_size
+        for request in asked:
+            if request is None:
+                self.count += 1
+                continue
+            before = np.stack([known[request.blocks], passed[request.blocks]])
+            run_ends, times = _runs(before, request, page_size)
+            pins.append((request.prompt_done, request.done, _fresh_tokens(before[0], request, page_size)))
+            if request.block_tokens % page_size and page_size % request.block_tokens:
+                self.grid = 1
+            ends.append(run_ends)
+            since.append(times[0])
+            saved.append(times[1])
+            owner.append(np.full(run_ends.size, self.count, np.int64))
+            self.count += 1
+            _note(known, request.blocks, request.done)
+            _note(passed, request.blocks, request.prompt_done)
+            if request.answer_blocks is not None:
+                _note(known, request.answer_blocks, request.done)
+                _note(passed, request.answer_blocks, request.done)
+        nothing = np.empty(0, np.int64)
+        self.owner = np.concatenate([nothing, *owner])
+        self.end = np.concatenate([nothing, *ends])
+        self.since = np.concatenate([nothing, *since])
+        self.saved = np.concatenate([nothing, *saved])
+        self.begin = np.zeros_like(self.end)
+        joins = self.owner[1:] == self.owner[:-1]
+        self.begin[1:][joins] = self.end[:-1][joins]
+        changes = np.zeros(self.count + 1, np.int64)
+        for begin, end, tokens in pins:
+            changes[begin] += tokens
+            changes[end] -= tokens
+        self.pinned = np.cumsum(changes)[: self.count]
+
+    def fitting(self, room_tokens: Room) -> Idle:
+        """The same, of each request only as much as its idle tokens fit all alone into so much room for paths.
+
+        What a request resumes from was kept, all of it. A token's ancestors are idle for no longer than it, so at each moment
+        those that are idle lie one behind the other, up to where the request resumes: from some token on. So it resumes no
+        later than that token and the room then, at any moment of them.
+
+        Cost: O(moments log moments + runs).
+        """
+        lowest = _Lowest(np.maximum(0, np.broadcast_to(room_tokens, self.count)))
+        end, last, deepest, since = self.end.tolist(), -1, 0, 0
+        rows = zip(self.owner.tolist(), self.begin.tolist(), self.since.tolist(), strict=True)
+        for run, (owner, begin, opened) in enumerate(rows):
+            if owner != last:
+                last, deepest, since = owner, ALL_TOKENS, owner + 1
+            if opened < since:
+                deepest, since = min(deepest, begin + lowest.of(opened, since)), opened
+            end[run] = max(begin, min(end[run], deepest // self.grid * self.grid))
+        kept = np.array(end, np.int64) > self.begin
+        some = copy(self)
+        some.end = np.array(end, np.int64)[kept]
+        some.owner, some.begin = self.owner[kept], self.begin[kept]
+        some.since, some.saved = self.since[kept], self.saved[kept]
+        return some
+
+
+class _Lowest:
+    """The lowest of a list between any two places. Cost: O(n log n), in memory as well, and O(1) a question."""
+
+    def __init__(self, values: Int64s) -> None:
+        self._over = [values]
+        width = 1
+        while 2 * width <= values.size:
+            shorter = self._over[-1]
+            self._over.append(np.minimum(shorter[:-width], shorter[width:]))
+            width *= 2
+
+    def of(self, begin: int, end: int) -> int:
+        """The lowest from a place to before another one."""
+        level = (end - begin).bit_length() - 1
+        over = self._over[level]
+        return int(min(over[begin], over[end - (1 << level)]))
+
+
+def _note(known: Int64s, blocks: Int64s, done: int) -> None:
+    known[blocks] = np.maximum(known[blocks], done)
+
+
+def _fresh_tokens(known: Int64s, request: Asked, page_size: int) -> int:
+    """Tokens of whole pages of a prompt, none of which any earlier one had."""
+    seen = int(np.count_nonzero(known != NEVER)) * request.block_tokens
+    return max(0, request.prompt_tokens // page_size - -(-seen // page_size)) * page_size
+
+
+def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s]:
+    """The ends of a request's runs, in tokens, and since when each is idle and its states are saved, [2, runs].
+
+    Args:
+        known: the same of each block, [2, blocks].
+    """
+    size = request.block_tokens
+    if page_size % size == 0:
+        in_page = page_size // size
+        pages = known.shape[1] // in_page
+        known = known[:, : pages * in_page].reshape(2, pages, in_page)
+        # A page is there with its last block. Its state is saved with that, which may be of an answer behind a prompt.
+        known, size = np.stack([known[0].min(axis=1), known[1, :, -1]]), page_size
+    unseen = np.flatnonzero(known[0] == NEVER)
+    grid = page_size if size % page_size == 0 else 1
+    most = (request.prompt_tokens - 1) // grid * grid
+    count = min(int(unseen[0]) if unseen.size else known.shape[1], -(-most // size))
+    if count <= 0:
+        return known[0, :0], known[:, :0]
+    known = known[:, :count]
+    cuts = np.append(np.flatnonzero((known[:, 1:] != known[:, :-1]).any(axis=0)) + 1, count)
+    return np.minimum(cuts * size, most), known[:, cuts - 1]

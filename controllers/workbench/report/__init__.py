@@ -1,0 +1,1 @@
+"""Tables, plots and files of what runs have shown."""

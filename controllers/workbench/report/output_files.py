@@ -1,0 +1,74 @@
+"""The files a replay writes besides its table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.workbench.report.columns import record
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unified_tree.controllers.workbench.runs.row_result import RowResult
+
+PLOT_ENDINGS = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFiles:
+    """Where the rows go besides the terminal. `inspect` is written by its row itself."""
+
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+    figures: Path | None = None
+    inspect: Path | None = None
+
+    def check(self) -> None:
+        """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
+        for path in (self.csv, self.json, self.plot, self.figures, self.inspect):
+            try:
+                fits = path is None or (not path.is_dir() and path.absolute().parent.is_dir())
+            except OSError as error:
+                raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+            if not fits:
+                raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
+        if self.plot is not None:
+            if self.plot.suffix.lower() not in PLOT_ENDINGS:
+                raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
+            import matplotlib as _  # noqa: F401  may be absent, which the command line reports
+
+    def write(self, rows: Sequence[RowResult], sweep: Sequence[RowResult], title: str) -> None:
+        """Write what was asked for. Raises ConfigurationError for a file that cannot be written."""
+        try:
+            if self.csv is not None:
+                write_csv(self.csv, rows)
+            if self.json is not None:
+                write_json(self.json, rows)
+            if self.figures is not None:
+                self.figures.write_text("[" + ",\n".join(row.figures.to_json() for row in rows) + "]\n", encoding="utf-8")
+            if self.plot is not None:
+                from unified_tree.controllers.workbench.report.plot import write_plot
+
+                write_plot(self.plot, rows, sweep, title)
+        except OSError as error:
+            raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
+
+def write_json(path: Path, rows: Sequence[RowResult]) -> None:
+    """Write an array of objects, one a row; see `columns` for the fields. Raises OSError."""
+    path.write_text(json.dumps([record(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Sequence[RowResult]) -> None:
+    """Write the same figures as a table with a header line; a figure that a row lacks is empty. Raises OSError."""
+    records = [record(row) for row in rows]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in records for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(records)

@@ -1,0 +1,144 @@
+"""The report on a terminal: what is replayed on what, the rows side by side, and what their columns mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.text import Text
+
+from unified_tree.controllers.workbench.report.column import Column, ColumnFamily
+from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, pool_verdicts
+from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
+from unified_tree.controllers.workbench.report.text_table import print_table
+from unified_tree.controllers.workbench.runs.plan import SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from unified_tree.controllers.workbench.runs.plan import Plan
+    from unified_tree.controllers.workbench.runs.row_result import RowResult
+    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
+    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+
+REFERENCES = {
+    "clairvoyant": "knows all requests to come, and follows the best plan found",
+    "unbounded": "never evicts: a device without limit; windows and states still limit its hits",
+}
+
+
+def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
+    """What is replayed on what, how memory is split, and how fast everything is taken to be."""
+    workload, composition, settings = plan.workload, plan.composition, plan.settings
+    _print_about(console, workload.name, f"{len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens")
+    for note in workload.notes:
+        console.print(f"  {note}")
+    _print_about(
+        console,
+        composition.name,
+        f"pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
+        f"cache; {settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of "
+        f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}",
+    )
+    print_device_split(console, composition, plan.device_bytes, page_counts)
+    if plan.host is not None:
+        cost = plan.host.load_cost
+        _print_about(
+            console,
+            "host",
+            f"{plan.host.size_bytes / GIB:.4g} GiB, {plan.host.write_policy.value}; a simulated bus of "
+            f"{cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a transfer; what takes less than "
+            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded",
+        )
+        print_host_split(console, composition, plan.host.page_counts)
+    if plan.storage is not None:
+        size = "as much as its server holds" if plan.storage.size_bytes is None else f"{plan.storage.size_bytes / GIB:,.4g} GiB"
+        if plan.storage.page_counts:
+            size += " (pages: " + ", ".join(f"{name} {count:,}" for name, count in plan.storage.page_counts.items()) + ")"
+        _print_peer(console, "storage", plan.storage, size)
+    if plan.linker is not None:
+        _print_peer(console, "linker", plan.linker, "as much as it holds, of real and small pages")
+
+
+def _print_about(console: Console, name: str, what: str, style: str = "bold") -> None:
+    console.print(Text.assemble((name, style), ": ", what))
+
+
+def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSettings, size: str) -> None:
+    _print_about(
+        console,
+        kind,
+        f"{size}; modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and {peer.cost.latency_s * 1e6:g} µs a call; "
+        f"prefetch {peer.prefetch.mode.value}",
+    )
+    console.print(f"  {peer.spec}", soft_wrap=True)
+    console.print()
+
+
+def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
+    """The rows side by side, table by table; of path-only twins the files have more."""
+    rows = [row for row in rows if not row.is_path_only]
+    for section in SECTIONS:
+        columns = section.shown(rows)
+        if not columns:
+            continue
+        lines = [
+            (
+                Text(row.policy, "dim" if row.policy.removeprefix(SHARED) in REFERENCES else ""),
+                *(_cell(column, row) if column.applies(row) else "" for column in columns),
+            )
+            for row in rows
+            if any(column.applies(row) for column in columns)
+        ]
+        print_table(console, ("policy", *(column.heading for column in columns)), lines, title=section.title)
+        console.print()
+    for verdict in pool_verdicts(rows):
+        console.print(verdict)
+    if plan.settings.prefill_flops_per_s is not None:
+        _print_model(console, plan, plan.settings.prefill_flops_per_s)
+    for row in rows:
+        if row.policy in REFERENCES:
+            _print_about(console, row.policy, REFERENCES[row.policy], "dim")
+    console.print("What each column means: unified-tree columns")
+
+
+def _cell(column: Column, row: RowResult) -> Text:
+    value = column.value(row)
+    style = {"hit_rate": "bold", "wrong_bytes": "bold red" if value else ""}.get(column.key, "")
+    return Text(column.text(value), style)
+
+
+def _print_model(console: Console, plan: Plan, flops_per_s: float) -> None:
+    """What times to the first token are modelled from."""
+    stated = [f"prefill {flops_per_s / 1e12:g} TFLOP/s"]
+    if plan.host is not None:
+        stated.append(f"host copies {plan.host.load_cost.bytes_per_s / 1e9:g} GB/s each way")
+    for peer in (plan.storage, plan.linker):
+        if peer is not None:
+            cost = peer.cost
+            stated.append(f"storage {cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a call")
+    scores = "attention scores included" if plan.composition.attention_costs else "attention scores left out: not known here"
+    console.print(
+        Text.assemble(
+            ("Modelled", "bold"),
+            f", not measured, from {', '.join(stated)}. Prompts are computed first come, first served, at most "
+            f"{plan.settings.chunk_tokens:,} tokens a step of {plan.settings.step_ms:g} ms, {scores}; every running answer "
+            "gains a token a step, whatever else is done.",
+        )
+    )
+
+
+def print_columns(console: Console) -> None:
+    """What every column of the report and of its files means."""
+    for section in SECTIONS:
+        console.print(section.title, style="italic")
+        for column in section.columns:
+            name = " ".join((column.heading or "").replace("-\n", "-").split())
+            if isinstance(column, ColumnFamily):
+                name = f"<name> {name}".strip() if column.heading is not None else ""
+            key = f"{column.key}.<name>" if isinstance(column, ColumnFamily) and column.key else column.key
+            console.print(Text(" · ".join(filter(None, (name, key))), "bold"))
+            console.print(Padding(Text(column.meaning), (0, 0, 0, 4)))
+        console.print()

@@ -1,0 +1,159 @@
+"""What is replayed: what all rows of a report have in common, and which rows there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
+from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.errors import ConfigurationError
+from unified_tree.policies.table import policy_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.workbench.server.host_settings import HostSettings
+    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
+    from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+    from unified_tree.controllers.workbench.traces.workload import Workload
+
+SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
+SWEEP_POLICIES = 2
+PATH_ONLY = "path-only "
+"""Before the name of the row whose twin a row is."""
+SHARED = "shared "
+"""Likewise, of the row of the same policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all rows have in common: who asks for what, of which model, on how much memory (bytes a rank), how fast.
+
+    Attributes:
+        host: the host tier; the unbounded row has none, for nothing leaves its device.
+        storage: the store behind the host tier, for the rows that have one.
+        linker: the prefix linker beside the cache, for the rows whose device pages have an end.
+        shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
+        verification: whether pages hold bytes that are compared.
+
+    Raises ConfigurationError where times are to be modelled of a model that states no FLOPs.
+    """
+
+    workload: Workload
+    composition: Composition
+    device_bytes: int
+    settings: ServerSettings
+    host: HostSettings | None = None
+    storage: StorageSettings | None = None
+    linker: LinkerSettings | None = None
+    shares_pools: bool = False
+    verification: Verification = Verification.OFF
+
+    def __post_init__(self) -> None:
+        if self.settings.prefill_flops_per_s is not None and not self.composition.states_flops:
+            raise ConfigurationError(
+                f"{self.composition.name} states no FLOPs, so no time can be modelled from "
+                f"{self.settings.prefill_flops_per_s:g} FLOP/s"
+            )
+
+
+class RowKind(Enum):
+    """What a row is for: a policy under test, or a reference.
+
+    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come.
+    """
+
+    POLICY = "policy"
+    UNBOUNDED = "unbounded"
+    CLAIRVOYANT = "clairvoyant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpec:
+    """A row to run.
+
+    Attributes:
+        kind: what it is for.
+        policy: the eviction policy by name; not read by CLAIRVOYANT.
+        page_counts: device pages by component.
+        is_path_only: whether windows and states never limit a hit and take no room: the page counts are of paths, for which all
+            of the budget is.
+        is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
+        capacity: device budget as a multiple of the one asked for; for the plot.
+        is_bounded: whether it is found what no cache of its pools could exceed, which may take longer than the replay; if not,
+            the ceiling is that of a row with a store. A clairvoyant row is bounded anyway, for it needs that.
+        recording: the file for what its cache shows an inspector; None for none.
+    """
+
+    kind: RowKind
+    policy: str
+    page_counts: Mapping[str, int]
+    is_path_only: bool = False
+    is_shared: bool = False
+    capacity: float = 1.0
+    is_bounded: bool = True
+    recording: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """The row's name in the report."""
+        name = self.policy if self.kind is RowKind.POLICY else self.kind.value
+        if self.is_shared:
+            name = SHARED + name
+        return PATH_ONLY + name if self.is_path_only else name
+
+    @property
+    def store_name(self) -> str:
+        """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
+        name = self.label.replace(PATH_ONLY, "path-only-").replace(SHARED, "shared-")
+        name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
+        plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
+        return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
+    """A row a policy, and one where it has all memory to share; then clairvoyant, likewise, and unbounded; and path-only twins
+    of all but the shared ones and the unbounded one.
+
+    There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
+    no twins of a model of paths alone, which is its own.
+
+    Raises ConfigurationError for a policy that `policy_factory` does not find.
+    """
+    for policy in policies:
+        policy_factory(policy)
+    rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    references = [RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts)]
+    paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
+    twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows + references] if paths != page_counts else []
+    if plan.shares_pools:
+        rows += [replace(row, is_shared=True) for row in rows]
+        references += [replace(row, is_shared=True) for row in references]
+    if plan.storage is None and plan.linker is None:
+        references.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
+    return rows + references + twins
+
+
+def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:
+    """Rows at other device budgets, for the plot: of the cost-aware policy and the first other one, where asked for.
+
+    A budget too small for the composition is left out.
+    """
+    preferred = sorted(dict.fromkeys(policies), key=lambda policy: policy != "cost")[:SWEEP_POLICIES]
+    specs = []
+    for capacity in SWEEP_CAPACITIES:
+        try:
+            page_counts = split_for_server(plan.composition, int(plan.device_bytes * capacity), plan.settings)
+        except ConfigurationError:
+            continue
+        specs += [
+            RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts, capacity=capacity) for policy in preferred
+        ]
+    return specs

@@ -1,0 +1,211 @@
+"""Running one row of the report: the cache it has, the server before it, and what came of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.doctor import REJECTED, Figures
+from unified_tree.controllers.inspector import Inspector
+from unified_tree.controllers.workbench.runs.certificate import Situation
+from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.planned_clairvoyance import PlannedClairvoyance
+from unified_tree.controllers.workbench.runs.row_counters import NOT_ADMITTED, RowCounters
+from unified_tree.controllers.workbench.runs.row_plan import RowPlan
+from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
+from unified_tree.controllers.workbench.runs.row_tiers import RowTiers, stand_up
+from unified_tree.controllers.workbench.server.fetches import Fetches, LinkFetches, StoreFetches
+from unified_tree.controllers.workbench.server.prefill_pace import PrefillPace
+from unified_tree.controllers.workbench.server.server import Server
+from unified_tree.controllers.workbench.server.step_clock import StepClock
+from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+from unified_tree.controllers.workbench.server.traffic import Traffic
+from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
+from unified_tree.errors import ConfigurationError
+from unified_tree.memory.archive import Archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.prefix_linker import LinkedPrefixes
+    from unified_tree.controllers.workbench.runs.row_result import Requests
+
+
+PLANS = 2
+"""So many plans are followed at most, each made for what was asked the time before. A third adds at most 0.04
+points."""
+CLOSE = 0.998
+"""A replay that hits this share of what is possible needs no other plan."""
+SAVES_OF_A_PLAN = 64
+"""Places at which a request saves where such a plan says so, at most."""
+
+
+def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = None) -> RowResult:
+    """Replay the plan's workload with the row's cache; a clairvoyant one again, by plans for what was asked the first time, and
+    the best of these counts.
+
+    Raises ConfigurationError for a composition, page counts or a policy that no cache can be made of.
+    """
+    if spec.kind is not RowKind.CLAIRVOYANT:
+        return _replay(plan, spec, None, progress)[0]
+    result, situation = _replay(plan, spec, Clairvoyance(plan.workload, plan.composition), progress)
+    if situation is None:
+        return result
+    for _ in range(PLANS):
+        if result.hit_tokens >= CLOSE * situation.most_hit_tokens:
+            break
+        planned = situation.plan()
+        saves = planned.saves(plan.workload)
+        following = PlannedClairvoyance(plan.workload, plan.composition, planned, saves)
+        again, situation = _replay(replace(plan, workload=saves.with_checkpoints(plan.workload)), spec, following, None)
+        assert situation is not None
+        result = max(result, again, key=lambda row: row.hit_tokens)
+    return result
+
+
+def _replay(
+    plan: Plan, spec: RowSpec, clairvoyance: Clairvoyance | None, progress: Callable[[], None] | None
+) -> tuple[RowResult, Situation | None]:
+    """One replay, and what it asked of the cache; None where that is not wanted, or with a store or a linker, for nothing
+    bounds what they hold.
+    """
+    start_s = perf_counter()
+    workload = plan.workload
+    row = RowPlan.of(plan, spec)
+    tiers = stand_up(row)
+    clock = StepClock(plan.settings, tiers.clock)
+    with ExitStack() as open_things:
+        cache = open_things.enter_context(closing(_cache(row, tiers, clairvoyance or spec.policy, clock)))
+        link = None
+        if tiers.link is not None:
+            open_things.callback(tiers.link.linker.close)  # should the link not come to be
+            link = open_things.enter_context(closing(tiers.link.to(cache)))
+        inspector = None
+        if spec.recording is not None:
+            try:
+                inspector = Inspector.record(cache, spec.recording, time_s=lambda: clock.now_s)
+            except OSError as error:
+                raise ConfigurationError(f"{spec.recording}: cannot be written: {error.strerror or error}") from error
+            open_things.enter_context(inspector)
+            progress = _followed(inspector, progress)
+        counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
+        pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
+        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in)
+        fetches = _fetches(clock, timed, tiers, link)
+        traffic = Traffic(timed, clock, tiers.engine, fetches)
+        Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
+        virtual_s = clock.now_s
+        fetches.finish()
+        if tiers.storage is not None:
+            timed.polled.ns -= tiers.storage.reading.spent_ns + tiers.storage.writing.spent_ns
+            cache.drain()  # a server that stops in good order writes what waits, and a later replay finds it
+        wall_s = perf_counter() - start_s
+        if inspector is not None:
+            inspector.record_tree()
+            if inspector.failure is not None:
+                raise ConfigurationError(f"{spec.recording}: cannot be written: {inspector.failure}")
+        counters.look_at_pools()
+        served = counters.requests[counters.requests["is_served"]]
+        turned_away = counters.requests[~counters.requests["is_served"]]
+        rejected_tokens = int(turned_away["prompt_tokens"].sum())
+        ceiling_tokens = _hittable_tokens(served, row)
+        situation = None
+        if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
+            situation = Situation(workload, counters, row)
+            ceiling_tokens = situation.repeated_tokens
+        result = RowResult(
+            policy=spec.label,
+            is_path_only=spec.is_path_only,
+            has_paths_alone=all(component.coverage.is_path for component in plan.composition.components),
+            capacity=spec.capacity,
+            device_bytes=plan.device_bytes,
+            served=served,
+            turned_away=turned_away,
+            preempted=counters.preempted_count,
+            lost_tokens=counters.lost_tokens,
+            miss_tokens=counters.miss_tokens | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
+            figures=Figures.of(cache, spec.label).with_rejected(
+                turned_away[turned_away["admission"] == NOT_ADMITTED]["prompt_tokens"].tolist()
+            ),
+            prefill_flops=_flops(plan.composition, served["prompt_tokens"]),
+            prefill_flops_saved=_flops(plan.composition, served["hit_tokens"]),
+            cache=cache.stats(),
+            peak_pages=counters.peak_pages,
+            peak_host_pages=counters.peak_host_pages,
+            residency=counters.residency(),
+            polled_ns=timed.polled.ns,
+            virtual_s=virtual_s,
+            wall_s=wall_s,
+            ceiling_tokens=ceiling_tokens,
+            traffic=_store_traffic(tiers),
+            link=None if link is None else link.counters,
+            has_latency=plan.settings.prefill_flops_per_s is not None,
+            optimum_high_tokens=None if situation is None else situation.most_hit_tokens,
+            verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
+        )
+        return result, situation
+
+
+def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None:
+    """FLOPs of so long prompts; None where the model states none."""
+    if not composition.states_flops:
+        return None
+    return sum(composition.prefill_flops(0, tokens) for tokens in lengths.tolist())
+
+
+def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock) -> PrefixCache:
+    """The row's cache. Its policy remembers as much as a server's does, and its causes all."""
+    more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(policy, PlannedClairvoyance) else {}
+    cache = PrefixCache(
+        row.composition.components,
+        row.composition.page_size,
+        None if row.budget is not None else row.page_counts or None,
+        budget=row.budget,
+        policy=policy,
+        host=tiers.host,
+        storage=None if tiers.storage is None else tiers.storage.tier,
+        time_s=lambda: clock.now_s,
+        **more,
+    )
+    if cache.tree.state.ghosts is not None:
+        cache.tree.state.ghosts.archive = Archive(row.composition.page_size)
+    return cache
+
+
+def _hittable_tokens(served: Requests, row: RowPlan) -> int:
+    """All whole pages of the prompts without their last tokens: a store may have them from before."""
+    page_size = row.composition.page_size
+    return int(((served["prompt_tokens"] - 1) // page_size).sum()) * page_size
+
+
+def _followed(inspector: Inspector, progress: Callable[[], None] | None) -> Callable[[], None]:
+    """A cache without a host tier is not polled: its inspector is driven by the ends of requests."""
+
+    def ended() -> None:
+        inspector.step()
+        if progress is not None:
+            progress()
+
+    return ended
+
+
+def _fetches(clock: StepClock, cache: TimedCache, tiers: RowTiers, link: LinkedPrefixes | None) -> Fetches:
+    if link is not None and tiers.link is not None:
+        return LinkFetches(clock, link, tiers.link)
+    return Fetches(clock) if tiers.storage is None else StoreFetches(clock, cache, tiers.storage)
+
+
+def _store_traffic(tiers: RowTiers) -> StoreTraffic | None:
+    if tiers.link is not None:
+        return StoreTraffic(read_bytes=tiers.link.linker.retrieved_bytes, written_bytes=tiers.link.linker.stored_bytes)
+    if tiers.storage is not None:
+        return StoreTraffic(read_bytes=tiers.storage.meter.read_bytes, written_bytes=tiers.storage.meter.written_bytes)
+    return None

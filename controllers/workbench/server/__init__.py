@@ -1,0 +1,1 @@
+"""A simulated server on a virtual clock, which drives a real cache."""

@@ -1,0 +1,173 @@
+"""Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
+
+Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
+rows have them) and pools that nothing moves are arrays in chunks; they need no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
+from unified_tree.controllers.workbench.server.chunked_pages import ChunkedPages
+from unified_tree.declare.page_format import WHOLE
+from unified_tree.errors import ConfigurationError
+from unified_tree.nodes.effect import EffectKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.pools import DevicePool, PageMover
+    from unified_tree.controllers.storage_tier import PageMemory
+    from unified_tree.controllers.transfer_engines import Transfer
+    from unified_tree.controllers.workbench.server.page_content import Bytes
+
+    Ids = NDArray[np.int64]
+
+NEEDS_TORCH = "--verify with a host tier, or a linker, moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
+
+
+class PageStore(Protocol):
+    """Device pages of one component as the model sees them."""
+
+    def read(self, ids: Ids) -> Bytes:
+        """The content of pages, uint8 [n, page_bytes]."""
+        ...
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """Fill pages."""
+        ...
+
+
+class ChunkedPair:
+    """A PageMover between two tiers of pages without end; one layer, 0."""
+
+    layer_ids: tuple[int, ...] = (0,)
+
+    def __init__(self, device: PageStore, host: PageStore) -> None:
+        self._device = device
+        self._host = host
+
+    def backup(self, source: Ids, target: Ids) -> None:
+        """See PageMover.backup."""
+        self._host.write(target, self._device.read(source))
+
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        assert layer_ids == (0,), layer_ids
+        self._device.write(target, self._host.read(source))
+
+
+class TensorPages:
+    """The pages of a pool of raw bytes, layer by layer: arrays of [page, bytes]."""
+
+    def __init__(self, layers: Sequence[Bytes]) -> None:
+        self._layers = layers
+        self._size = layers[0].shape[1]
+
+    def read(self, ids: Ids) -> Bytes:
+        """See PageStore."""
+        return np.concatenate([layer[ids] for layer in self._layers], axis=1)
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """See PageStore."""
+        for i, layer in enumerate(self._layers):
+            layer[ids] = content[:, i * self._size : (i + 1) * self._size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageStores:
+    """Stores of both tiers and what moves pages between them, by component; without a host tier only those of the device.
+
+    Attributes:
+        memory: the host pages as a store of pages sees them.
+        pools: the tensors among the device pools.
+    """
+
+    page_bytes: Mapping[str, int]
+    device: dict[str, PageStore] = field(default_factory=dict)
+    host: dict[str, PageStore] = field(default_factory=dict)
+    movers: dict[str, PageMover] = field(default_factory=dict)
+    memory: dict[str, PageMemory] = field(default_factory=dict)
+    pools: dict[str, DevicePool] = field(default_factory=dict)
+
+    def blank(self, transfer: Transfer) -> None:
+        """Clear the pages a transfer is to write, so that nothing it fails to copy is there from an earlier time."""
+        stores = self.device if transfer.kind is EffectKind.LOAD else self.host
+        for copy in transfer.copies:
+            zeros = np.zeros((copy.target.size, self.page_bytes[copy.component]), np.uint8)
+            stores[copy.component].write(copy.target, zeros)
+
+
+def raw_layers(component: str, page_bytes: int) -> PageFormat:
+    """A page of plain bytes, in two layers where that can be, so that a load has more than one to wait for; whole."""
+    layer_ids = (0, 1) if page_bytes % 2 == 0 else (0,)
+    part = Part("raw", "uint8", (page_bytes // len(layer_ids),))
+    return PageFormat(component=component, layer_ids=layer_ids, parts=(part,), slots_per_page=1, shard=WHOLE)
+
+
+def make_stores(
+    page_bytes: Mapping[str, int],
+    device: Mapping[str, int | None],
+    host: Mapping[str, int | None] | None,
+    prepare: Callable[[Mapping[str, DevicePool]], None] | None = None,
+) -> PageStores:
+    """Stores and movers by component.
+
+    Args:
+        page_bytes: of one page, by component.
+        device, host: pages by component, None for a pool without end; `host` None where there is no host tier.
+        prepare: called with the device pools before anything takes a view of them; with it those with an end are tensors,
+            whether or not there is a host tier.
+
+    Raises ConfigurationError for more memory than there is, and where tensors are needed and torch is not installed.
+    """
+    size_bytes = sum((device[name] or 0) * size for name, size in page_bytes.items())
+    check_host_memory(size_bytes, component="--verify: device pages of " + ", ".join(page_bytes))
+    stores = PageStores(page_bytes=page_bytes)
+    bounded: dict[str, tuple[int, int | None]] = {}
+    for name, count in device.items():
+        host_count = None if host is None else host[name]
+        if count is not None and (host_count is not None or (host is None and prepare is not None)):
+            bounded[name] = (count, host_count)
+            continue
+        pages = ChunkedPages(page_bytes[name])
+        stores.device[name] = pages
+        if host is not None:
+            behind = ChunkedPages(page_bytes[name])
+            stores.host[name] = stores.memory[name] = behind
+            stores.movers[name] = ChunkedPair(pages, behind)
+    if bounded:
+        _add_tensors(stores, bounded, prepare)
+    return stores
+
+
+def _add_tensors(
+    stores: PageStores,
+    counts: Mapping[str, tuple[int, int | None]],
+    prepare: Callable[[Mapping[str, DevicePool]], None] | None,
+) -> None:
+    """Pools with so many pages on device and host, or on device alone."""
+    try:
+        from unified_tree.controllers.pools import DevicePool, PagePair, host_pools
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise ConfigurationError(NEEDS_TORCH) from error
+    formats = {name: raw_layers(name, stores.page_bytes[name]) for name in counts}
+    host_counts = {name: host_count for name, (_, host_count) in counts.items() if host_count is not None}
+    hosts = host_pools({name: formats[name] for name in host_counts}, host_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
+    stores.pools.update({name: DevicePool(formats[name], device_count) for name, (device_count, _) in counts.items()})
+    if prepare is not None:
+        prepare(stores.pools)
+    for name, pool in stores.pools.items():
+        stores.device[name] = TensorPages([pool.tensor(layer, "raw")[:, 0].numpy() for layer in formats[name].layer_ids])
+        if name not in hosts:
+            continue
+        stores.host[name] = TensorPages(list(hosts[name].tensor("raw")[:, :, 0].movedim(1, 0).numpy()))
+        stores.movers[name] = PagePair(pool, hosts[name])
+        stores.memory[name] = hosts[name]

@@ -1,0 +1,161 @@
+"""PrefixCache as the simulated server calls it: timed, and with pages that are filled and compared where they hold bytes."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from unified_tree.declare.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.workbench.server.served_request import ServedRequest
+    from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
+    from unified_tree.controllers.workbench.traces.workload import Int64s
+
+UNLIMITED = 1 << 40
+
+
+class Stopwatch:
+    """Nanoseconds inside its `with` blocks, errors included."""
+
+    __slots__ = ("_start_ns", "ns")
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __enter__(self) -> None:
+        self._start_ns = perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.ns += perf_counter_ns() - self._start_ns
+
+
+class TimedCache:
+    """The calls of a scheduler. What the library itself takes goes to each request's stopwatch; building its key counts, too.
+
+    Args:
+        cache: what is timed.
+        pages: fills and compares the pages of leases; None where they have no bytes. Its time is nobody's.
+        max_tokens: a longer sequence never fits; None for no limit.
+        room: how many tokens of path so many blocks of a shared budget hold.
+        grown: called when a lease has got pages; that is when running requests hold most.
+
+    Attributes:
+        polled: the time in `poll` and `prefetched`, which are no one request's.
+    """
+
+    __slots__ = ("_grown", "_pages", "_room", "cache", "max_tokens", "polled")
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        pages: VerifiedPages | None = None,
+        max_tokens: int | None = None,
+        grown: Callable[[], None] | None = None,
+        room: Callable[[int], int] | None = None,
+    ) -> None:
+        self.cache = cache
+        self.max_tokens = max_tokens
+        self.polled = Stopwatch()
+        self._pages = pages
+        self._grown = grown
+        self._room = room
+
+    def fits(self, entry: ServedRequest) -> bool:
+        """Whether prompt and answer can ever fit."""
+        return self.max_tokens is None or entry.total <= self.max_tokens
+
+    def available_tokens(self) -> int:
+        """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
+        stats = self.cache.stats()
+        pools = stats.pools
+        if self._room is not None and stats.budget is not None:
+            return self._room(stats.budget.total - stats.budget.used + stats.budget.evictable)
+        pages = (
+            UNLIMITED if (pool := pools[name]).total is None else pool.total - pool.leased - pool.protected
+            for name in self.cache.layout.paths
+        )
+        return min(pages) * self.cache.page_size
+
+    def poll(self) -> None:
+        """`PrefixCache.poll`."""
+        with self.polled:
+            self.cache.poll()
+
+    def prefetch(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.prefetch` of its prompt."""
+        tokens = entry.prompt()
+        with entry.spent:
+            return self.cache.prefetch(entry.request.index, Key(tokens))
+
+    def prefetched(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.prefetched`."""
+        with self.polled:
+            return self.cache.prefetched(entry.request.index)
+
+    def fetched(self, entry: ServedRequest) -> None:
+        """A prompt's prefetch is over: compare what there is of it."""
+        if self._pages is not None:
+            self._pages.fetched(entry.prompt())
+
+    def acquire(self, entry: ServedRequest, prompt: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
+        """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
+        request = entry.request
+        with entry.spent:
+            return self.cache.acquire(
+                Key(prompt),
+                checkpoints,
+                priority=request.priority,
+                save_output=request.answer_runs is not None,
+                request=request.index if named else None,
+            )
+
+    def resumed(self, entry: ServedRequest) -> None:
+        """What the entry's lease resumes from is on device."""
+        if self._pages is not None:
+            self._pages.resumed(*entry.at_work())
+
+    def allocate(self, entry: ServedRequest, length_tokens: int) -> None:
+        """`PrefixCache.allocate`."""
+        lease, _ = entry.at_work()
+        with entry.spent:
+            self.cache.allocate(lease, length_tokens)
+        if self._grown is not None:
+            self._grown()
+
+    def advance(self, entry: ServedRequest) -> None:
+        """`PrefixCache.advance` to what is computed, while it decodes."""
+        lease, _ = entry.at_work()
+        if self._pages is not None:
+            self._pages.ran(lease, entry.computed)
+        with entry.spent:
+            self.cache.advance(lease, entry.computed)
+
+    def commit(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.commit` of what is computed, with the states saved so far; False for less than was cached.
+
+        What a rebuilt window computes again is in the cache already.
+        """
+        lease, tokens = entry.at_work()
+        if self._pages is not None:
+            self._pages.ran(lease, entry.computed)
+        if entry.computed < lease.cached_tokens:
+            return False
+        states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
+        is_known = entry.computed <= entry.target  # what the lease was acquired for
+        begin = 0 if is_known else lease.committed
+        computed = entry.computed if is_known else tokens[begin : entry.computed]
+        with entry.spent:
+            self.cache.commit(lease, computed, states=states, begin=begin)
+        return True
+
+    def release(self, entry: ServedRequest, lease: Lease) -> None:
+        """`PrefixCache.release`."""
+        if self._pages is not None:
+            self._pages.left(lease)
+        with entry.spent:
+            self.cache.release(lease)

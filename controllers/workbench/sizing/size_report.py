@@ -1,0 +1,162 @@
+"""The survey of sizes as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.workbench.report.text_table import print_table
+from unified_tree.controllers.workbench.sizing.curve import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from unified_tree.controllers.workbench.runs.plan import Plan
+    from unified_tree.controllers.workbench.sizing.curve import Curve, Point
+    from unified_tree.controllers.workbench.sizing.sample import Sample
+    from unified_tree.controllers.workbench.sizing.sizes import Sizes
+
+FORMAT = 1
+TITLES = {
+    "host": "Host memory behind the present device",
+    "storage": "A store behind both",
+}
+
+
+def print_sizes(console: Console, sample: Sample, sizes: Sizes, checked: tuple[float, float] | None = None) -> None:
+    """Tables of all curves, and what is recommended."""
+    if sample.share < 1.0:
+        console.print(
+            f"{100 * sample.share:.3g} % of the requests were looked at: {sample.trees:,} of {sample.all_trees:,} root subtrees"
+        )
+    _print_device(console, sizes)
+    for curve in sizes.curves:
+        if curve.tier != "device" or curve.component is not None:
+            _print_curve(console, curve)
+    present, best = sizes.present, sizes.recommended
+    console.print(
+        f"Present split: {pages_text(present.page_counts)}: {100 * present.hit_rate:.1f} % hit, "
+        f"{present.points_per_gib:.2g} points more for one more GiB; {100 * sizes.ceiling:.1f} % without any bound."
+    )
+    if best.rejected:
+        console.print(f"Split that rejects least: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    else:
+        console.print(f"Best split: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    _warn(console, sizes)
+    if checked is not None:
+        for name, point, real in zip(("present", "best"), (present, best), checked, strict=True):
+            console.print(
+                f"Replayed, the {name} split hits {100 * real:.1f} %: the model is "
+                f"{100 * (point.hit_rate - real):+.2f} points off."
+            )
+
+
+def _warn(console: Console, sizes: Sizes) -> None:
+    """Say who would never be served."""
+    present, best = sizes.present, sizes.recommended
+    for name, point in (("present", present), ("best", best)):
+        if point.rejected and (name == "present" or best.page_counts != present.page_counts):
+            console.print(
+                f"WARNING: the {name} split rejects {point.rejected:,} of {sizes.requests:,} requests, "
+                f"{100 * point.rejected_share:.1f} % of the prompt tokens: they fit into its pools at no time. "
+                "Rejected requests count as misses.",
+                style="bold red",
+            )
+    if best.rejected:
+        console.print(
+            f"WARNING: no split of this device serves all. The longest request has {sizes.longest_tokens:,} tokens.",
+            style="bold red",
+        )
+
+
+def _print_device(console: Console, sizes: Sizes) -> None:
+    proposed, best = sizes.curve("device", split="proposed"), sizes.curve("device", split="best")
+    by_size = {point.size_bytes: point for point in proposed.points}
+    lines = []
+    for point in best.points:
+        other = by_size.get(point.size_bytes)
+        lines.append(
+            (
+                gib_text(point.size_bytes),
+                *(("", "") if other is None else (f"{100 * other.hit_rate:.1f}", f"{other.points_per_gib:.2g}")),
+                f"{100 * point.hit_rate:.1f}",
+                f"{point.points_per_gib:.2g}",
+                f"{point.rejected:,}" if point.rejected else "",
+                pages_text(point.page_counts),
+            )
+        )
+    headings = (
+        "device\nGiB",
+        "proposed\nsplit, %",
+        "points\na GiB",
+        "best\nsplit, %",
+        "points\na GiB",
+        "requests it\nrejects",
+        "pages of the best split",
+    )
+    print_table(console, headings, lines, title="Hits over device memory", left=(6,))
+    console.print()
+
+
+def _print_curve(console: Console, curve: Curve) -> None:
+    title = TITLES.get(curve.tier, "") if curve.component is None else f"Pool {curve.component} of the {curve.tier} alone"
+    lines = [
+        (
+            gib_text(point.size_bytes),
+            f"{100 * point.hit_rate:.1f}",
+            f"{point.points_per_gib:.2g}",
+            *((f"{point.rejected:,}",) if any(each.rejected for each in curve.points) else ()),
+        )
+        for point in curve.points
+    ]
+    headings = (f"{curve.component or curve.tier}\nGiB", "hit\n%", "points\na GiB", "requests\nrejected")
+    print_table(console, headings[: len(lines[0])] if lines else headings[:3], lines, title=title, left=())
+    console.print()
+
+
+def gib_text(size_bytes: int) -> str:
+    """GiB to four figures."""
+    return f"{size_bytes / GIB:,.4g}"
+
+
+def pages_text(page_counts: Mapping[str, int]) -> str:
+    """As `--pages` takes it."""
+    return ",".join(f"{name}={count}" for name, count in page_counts.items())
+
+
+def write_json(path: Path, plan: Plan, sample: Sample, sizes: Sizes, checked: tuple[float, float] | None = None) -> None:
+    """Write all of it. Raises OSError."""
+    record = {
+        "format": FORMAT,
+        "workload": plan.workload.name,
+        "requests": len(plan.workload.requests),
+        "model": plan.composition.name,
+        "policy": "lru",
+        "sample": {
+            "share": sample.share,
+            "requests": len(sample.workload.requests),
+            "trees": sample.trees,
+            "all_trees": sample.all_trees,
+        },
+        "ceiling": sizes.ceiling,
+        "present": _point(sizes.present) | ({} if checked is None else {"replayed_hit_rate": checked[0]}),
+        "recommended": _point(sizes.recommended) | ({} if checked is None else {"replayed_hit_rate": checked[1]}),
+        "curves": [
+            {
+                "tier": curve.tier,
+                "component": curve.component,
+                "split": curve.split,
+                "points": [_point(point) for point in curve.points],
+            }
+            for curve in sizes.curves
+        ],
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _point(point: Point) -> dict[str, object]:
+    return {"gib": point.size_bytes / GIB, **asdict(point)}

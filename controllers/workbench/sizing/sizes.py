@@ -1,0 +1,182 @@
+"""What memory a workload needs: curves for every tier and pool, and the split that it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.pools import propose_page_counts
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.sizing.best_split import FLAT, best_split
+from unified_tree.controllers.workbench.sizing.curve import Curve, Point
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.workbench.runs.plan import Plan
+    from unified_tree.controllers.workbench.sizing.needs import Needs
+    from unified_tree.controllers.workbench.sizing.surface import Rejected, Surface
+    from unified_tree.controllers.workbench.traces.workload import Workload
+
+STEPS_PER_DOUBLING = 2
+DOUBLINGS = 2
+"""The device's sizes go from a quarter to four times the one asked for."""
+FAR_DOUBLINGS = 5
+"""Those of host and store go on to 32 times."""
+LEAST_PATH_SHARE = 0.35
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a survey says.
+
+    Attributes:
+        present: the device asked for, with its split; `hit_rate` from all tiers together.
+        recommended: the best split of the same device.
+        curves: of every tier, and of every pool of the device and of the host.
+        ceiling: the hit rate without any bound.
+        requests: of the workload.
+        longest_tokens: prompt and answer of the longest one looked at.
+    """
+
+    present: Point
+    recommended: Point
+    curves: tuple[Curve, ...]
+    ceiling: float
+    requests: int
+    longest_tokens: int
+
+    def curve(self, tier: str, component: str | None = None, split: str | None = None) -> Curve:
+        """One of the curves; of a whole tier the first one if no split is named."""
+        return next(c for c in self.curves if (c.tier, c.component) == (tier, component) and split in {None, c.split})
+
+
+def sizes_bytes(present: int, doublings: tuple[int, int] = (DOUBLINGS, DOUBLINGS)) -> list[int]:
+    """Sizes around one, in equal ratios."""
+    down, up = (STEPS_PER_DOUBLING * count for count in doublings)
+    return [round(present * 2 ** (i / STEPS_PER_DOUBLING)) for i in range(-down, up + 1)]
+
+
+def path_sizes(plan: Plan, needs: Needs, page_counts: Mapping[str, int]) -> list[int | None]:
+    """The sizes of paths to go over a workload with: close together where the device may lie, and wider beyond."""
+    page_bytes = sum(needs.path_bytes.values())
+    device = plan.device_bytes / page_bytes * needs.page_tokens
+    largest = max(plan.device_bytes, 0 if plan.host is None else plan.host.size_bytes) / page_bytes * needs.page_tokens
+    footprint = footprint_tokens(plan.workload)
+    sizes: list[int | None] = [None, needs.path_tokens(page_counts)]
+    tokens = device / 2**DOUBLINGS * (LEAST_PATH_SHARE if needs.is_gated else 1.0)
+    while tokens < footprint and tokens < largest * 2 ** (FAR_DOUBLINGS + 1):
+        sizes.append(int(tokens) // needs.page_tokens * needs.page_tokens or needs.page_tokens)
+        tokens *= 2 ** (1 / STEPS_PER_DOUBLING) if tokens < device * 2**DOUBLINGS else 2
+    return sizes
+
+
+def footprint_tokens(workload: Workload) -> int:
+    """Tokens that are different from each other, about: what a device without limit would keep."""
+    block_tokens = max(request.block_tokens for request in workload.requests)
+    own = sum(request.prompt_tokens + request.output_tokens - request.shared_tokens for request in workload.requests)
+    return workload.block_count * block_tokens + own
+
+
+def sizes_of(plan: Plan, surface: Surface, page_counts: Mapping[str, int], storage_bytes: int | None = None) -> Sizes:
+    """All curves around what was asked for. Cost: O(sizes · shares · passes)."""
+    return _Sizing(plan, surface, page_counts, storage_bytes).sizes()
+
+
+class _Sizing:
+    def __init__(self, plan: Plan, surface: Surface, page_counts: Mapping[str, int], storage_bytes: int | None) -> None:
+        self._plan = plan
+        self._surface = surface
+        self._device = page_counts
+        self._page_bytes = {**surface.needs.path_bytes, **{n: p.page_bytes for n, p in surface.needs.values.items()}}
+        self._host = None if plan.host is None else plan.host.page_counts
+        self._storage_bytes = storage_bytes
+
+    def sizes(self) -> Sizes:
+        plan, surface = self._plan, self._surface
+        best = best_split(surface, plan.device_bytes, plan.settings.concurrency)
+        if best is None or self._is_as_good(self._device, best):
+            best = dict(self._device)
+        curves = [
+            self._device_curve("proposed"),
+            self._device_curve("best"),
+            *self._pool_curves("device", self._device),
+            self._far_curve("host", None if plan.host is None else plan.host.size_bytes),
+            *([] if self._host is None else self._pool_curves("host", self._host)),
+            self._far_curve("storage", self._storage_bytes),
+        ]
+        worth = curves[0].at(plan.device_bytes).points_per_gib
+        return Sizes(
+            present=self._point(self._device, worth),
+            recommended=self._point(best, curves[1].at(plan.device_bytes).points_per_gib),
+            curves=tuple(curves),
+            ceiling=surface.hit_rate({}),
+            requests=len(plan.workload.requests),
+            longest_tokens=surface.rejected({}).longest_tokens,
+        )
+
+    def _is_as_good(self, counts: Mapping[str, int], best: Mapping[str, int]) -> bool:
+        """Whether a split rejects no more than the best one, and hits as much, about."""
+        rejects, least = (self._surface.rejected(split).token_share for split in (counts, best))
+        return rejects < least or (rejects == least and self._surface.hit_rate(best) < self._surface.hit_rate(counts) + FLAT)
+
+    def _point(self, counts: Mapping[str, int], worth: float) -> Point:
+        rejected = self._surface.rejected(counts)
+        return Point(
+            size_bytes=self._bytes(counts),
+            hit_rate=self._rate(counts),
+            points_per_gib=worth,
+            page_counts=counts,
+            rejected=rejected.requests,
+            rejected_share=rejected.token_share,
+        )
+
+    def _bytes(self, counts: Mapping[str, int]) -> int:
+        return sum(count * self._page_bytes[name] for name, count in counts.items() if name in self._page_bytes)
+
+    def _rate(self, device: Mapping[str, int], *behind: Mapping[str, int] | None) -> float:
+        """The hit rate with these tiers: under LRU each larger one has all that the smaller one has. The device rejects."""
+        tiers, surface = behind or (self._host,), self._surface
+        rates = [surface.served_hit_rate(counts, serves=False) for counts in tiers if counts is not None]
+        return max([surface.served_hit_rate(device), *rates]) * (1.0 - surface.rejected(device).token_share)
+
+    def _device_curve(self, split: str) -> Curve:
+        plan = self._plan
+        known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
+        for size in sizes_bytes(plan.device_bytes):
+            counts: Mapping[str, int] | None
+            if split == "best":
+                counts = best_split(self._surface, size, plan.settings.concurrency)
+            else:
+                try:
+                    counts = split_for_server(plan.composition, size, plan.settings)
+                except ConfigurationError:
+                    counts = None
+            if counts is not None:
+                known.append((size, counts, self._rate(counts), self._surface.rejected(counts)))
+        return Curve.of(known, tier="device", split=split)
+
+    def _pool_curves(self, tier: str, counts: Mapping[str, int]) -> Iterator[Curve]:
+        for name, page_bytes in self._page_bytes.items():
+            known = []
+            for size in sizes_bytes(counts[name] * page_bytes):
+                changed = {**counts, name: size // page_bytes}
+                rate = self._rate(changed) if tier == "device" else self._rate(self._device, changed)
+                known.append((size, changed, rate, self._surface.rejected(changed if tier == "device" else self._device)))
+            yield Curve.of(known, tier=tier, component=name)
+
+    def _far_curve(self, tier: str, size_bytes: int | None) -> Curve:
+        """A tier behind the others: around its size, or else from the device's on."""
+        known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
+        rejected = self._surface.rejected(self._device)
+        around = (
+            (self._plan.device_bytes, (0, FAR_DOUBLINGS)) if size_bytes is None else (size_bytes, (DOUBLINGS, FAR_DOUBLINGS))
+        )
+        for size in sizes_bytes(*around):
+            try:
+                counts = propose_page_counts(self._plan.composition, host_bytes=size)
+            except ConfigurationError:
+                continue
+            tiers = [counts] if tier == "host" else [self._host, counts]
+            known.append((size, counts, self._rate(self._device, *tiers), rejected))
+        return Curve.of(known, tier=tier, split="proposed")

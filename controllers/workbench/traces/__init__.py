@@ -1,0 +1,1 @@
+"""Traces of requests: readers of their formats, and synthetic ones."""
