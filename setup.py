@@ -24,7 +24,6 @@ COMPILED = (
     "results",
     "tier",
     "declare/keys",
-    "declare/token_bytes",
     "eviction/*",
     "inputs/arguments",
     "inserts/*",
@@ -136,7 +135,6 @@ APART = frozenset(
         "transfers/open_effects",
         "controllers/cache/layout",
         "controllers/cache/miss_ledger",
-        "controllers/cache/published_tokens",
     )
 )
 """Of the tree and the cache, what is seldom called, or takes much longer than a call."""

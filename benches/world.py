@@ -42,8 +42,7 @@ from numpy.random import Generator
 
 from unified_tree.components import Composition, composition_for
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.workbench.server.host_settings import HostSettings
-from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.traces.synthetic import BLOCK_TOKENS, SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, expand_runs, in_arrival_order
 

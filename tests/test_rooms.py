@@ -58,11 +58,9 @@ CONTROLLERS = (
 )
 WORKBENCH = ("optimum", "traces", "server", "runs", "report", "sizing")
 CIRCLES = (
-    {"nodes.ghost", "nodes.line"},
     {"nodes.children", "nodes.effect", "nodes.node", "nodes.receipt"},
     {"policies.density.hit_density", "policies.density.queues"},
     {
-        "state.cost",
         "state.freed",
         "state.resumability",
         "state.retiring",

@@ -14,9 +14,8 @@ import numpy as np
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_misses import LeaseMisses
-from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
-from unified_tree.controllers.cache.published_tokens import PublishedTokens
+from unified_tree.controllers.cache.published_tokens import LeaseTokens, PublishedTokens
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
 from unified_tree.inputs.arguments import integer
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
-    from unified_tree.controllers.cache.page_table import PageTable
+    from unified_tree.controllers.cache.page_tables import PageTable
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load

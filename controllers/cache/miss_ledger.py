@@ -24,7 +24,7 @@ from unified_tree.tier import Tier
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss, StoreLoss
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
     from unified_tree.results import Boundary, Match
     from unified_tree.state.tree_state import TreeState
 

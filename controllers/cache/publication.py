@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unified_tree.declare.keys import Key
-from unified_tree.declare.token_bytes import as_bytes, require_tokens
+from unified_tree.declare.keys import Key, as_bytes, require_tokens
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.inputs.arguments import flag, integer, items
 from unified_tree.results import record

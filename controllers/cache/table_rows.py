@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unified_tree.controllers.cache.page_table import FIRST_HELD, PRIVATE_FROM, SIZE
+from unified_tree.controllers.cache.page_tables import FIRST_HELD, PRIVATE_FROM, SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

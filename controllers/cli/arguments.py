@@ -18,14 +18,25 @@ from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan
-from unified_tree.controllers.workbench.server import host_settings, storage_settings
-from unified_tree.controllers.workbench.server.host_settings import HostSettings
-from unified_tree.controllers.workbench.server.linker_settings import LINKERS, LinkerSettings
-from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.server.storage_settings import BOUNDED, StorageCost, StorageSettings
+from unified_tree.controllers.workbench.server import server_settings as host_settings
+from unified_tree.controllers.workbench.server import server_settings as storage_settings
+from unified_tree.controllers.workbench.server.server_settings import (
+    BOUNDED,
+    LINKERS,
+    HostSettings,
+    LinkerSettings,
+    ServerSettings,
+    StorageCost,
+    StorageSettings,
+)
 from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.controllers.workbench.traces.multiturn import MULTITURN, MultiturnOptions, multiturn_workload
-from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.workbench.traces.synthetic import (
+    MULTITURN,
+    MultiturnOptions,
+    SyntheticOptions,
+    multiturn_workload,
+    synthetic_workload,
+)
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.policies.table import POLICIES
 

@@ -13,9 +13,8 @@ from unified_tree.build import is_compiled, why_interpreted
 from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.inspect_command import inspect_command
-from unified_tree.controllers.cli.learned_split import learned_split
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
-from unified_tree.controllers.cli.size_command import size_command
+from unified_tree.controllers.cli.size_command import learned_split, size_command
 from unified_tree.controllers.workbench.report.composition_tables import print_models
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_columns, print_header, print_rows

@@ -13,7 +13,7 @@ from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import read_given
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.doctor.finding import Finding
+    from unified_tree.controllers.doctor.findings import Finding
 
 GZIP = b"\x1f\x8b"
 

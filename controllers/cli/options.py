@@ -11,8 +11,9 @@ import click
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.workbench.server import host_settings, storage_settings
-from unified_tree.controllers.workbench.traces.multiturn import MULTITURN, MultiturnOptions
+from unified_tree.controllers.workbench.server import server_settings as host_settings
+from unified_tree.controllers.workbench.server import server_settings as storage_settings
+from unified_tree.controllers.workbench.traces.synthetic import MULTITURN, MultiturnOptions
 from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unified_tree.controllers.cli.arguments import GIB, Arguments
-from unified_tree.controllers.cli.options import FILE, OPTIONS
-from unified_tree.controllers.cli.size_options import MOST_REQUESTS, SIZE_OPTIONS, SizeCommand
+from unified_tree.controllers.cli.options import FILE, GROUPS, OPTIONS, GroupedCommand, Number
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_header
 from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
@@ -25,6 +25,69 @@ from unified_tree.errors import ConfigurationError
 if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.sizing.sizes import Sizes
+
+
+def learned_split(plan: Plan, *, jobs: int | None = None) -> dict[str, int]:
+    """Device pages by pool that hit most of the plan's workload under `lru`: what `unified-tree size` recommends.
+
+    Args:
+        jobs: passes at once; None for as many as there are cores.
+
+    Goes over a sample of about `MOST_REQUESTS` requests, whole sessions, some 15 times. Raises ConfigurationError where not
+    even one request would fit.
+    """
+    proposed = split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    needs = Needs.of(plan.composition.components, plan.composition.page_size, plan.settings.chunk_tokens)
+    sample = Sample.of(plan.workload, MOST_REQUESTS / len(plan.workload.requests))
+    surface = survey(sample, needs, plan.settings, path_sizes(plan, needs, proposed), jobs, lambda: None)
+    return dict(sizes_of(plan, surface, proposed).recommended.page_counts)
+
+
+DEVICE = ("device_gib", "pages_text")
+HOST = ("host_gib", "host_pages_text")
+STORAGE = ("storage_gib",)
+OUTPUT = ("json_path", "jobs")
+MOST_REQUESTS = 50_000
+"""Without --sample so many requests are gone over, or all of a smaller trace."""
+
+
+def _of(group: str, *names: str) -> list[click.Option]:
+    return [option for option in GROUPS[group] if not names or option.name in names]
+
+
+SIZE_GROUPS: dict[str, list[click.Option]] = {
+    "Model": _of("Model"),
+    "Memory": [*_of("Device memory", *DEVICE), *_of("Host memory", *HOST), *_of("Storage", *STORAGE)],
+    "Server": _of("Server"),
+    "Workload": [
+        *_of("Workload"),
+        click.Option(
+            ["--sample"],
+            type=Number(min=0, min_open=True, max=100),
+            help="Percent of the requests to go over, whole root subtrees chosen by a hash; memory and places are scaled.  "
+            f"[default: all, or as many percent as {MOST_REQUESTS:,} requests are]",
+        ),
+    ],
+    "Check": [
+        click.Option(
+            ["--check"],
+            is_flag=True,
+            help="Replay both splits through the real cache, all requests, and say how far off the model is.",
+        )
+    ],
+    "Output": [
+        *_of("Output", *OUTPUT),
+        click.Option(["--plot", "plot_path"], type=FILE, help="Draw the curves (.png, .svg, .pdf)."),
+    ],
+}
+SIZE_OPTIONS = [option for options in SIZE_GROUPS.values() for option in options]
+
+
+class SizeCommand(GroupedCommand):
+    """Its help shows these options by group."""
+
+    groups = SIZE_GROUPS
+
 
 POLICY = "lru"
 """What is modelled."""

@@ -7,7 +7,6 @@ figures, for what a running cache answers, or for the rows of a replay.
 from __future__ import annotations
 
 from unified_tree.controllers.doctor.figures import REJECTED, Figures, PoolFigures
-from unified_tree.controllers.doctor.finding import Finding
-from unified_tree.controllers.doctor.findings import findings
+from unified_tree.controllers.doctor.findings import Finding, findings
 
 __all__ = ["REJECTED", "Figures", "Finding", "PoolFigures", "findings"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from unified_tree.controllers.doctor.figures import REJECTED
-from unified_tree.controllers.doctor.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -329,3 +329,28 @@ _STORE_FAULTS = {
     "write_dropped": "were not taken",
 }
 """Kinds of faults that show that a store is ill. That it lists a page which it then lacks may be an eviction in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        tokens: prompt tokens computed because of it.
+        share: of all prompt tokens.
+        what: the figure and the cause, one sentence.
+        advice: the setting to change, one sentence.
+        is_urgent: something is broken, whatever it has cost so far.
+        is_normal: it may be as it should; such findings come last.
+    """
+
+    tokens: int
+    share: float
+    what: str
+    advice: str
+    is_urgent: bool = False
+    is_normal: bool = False
+
+    def __str__(self) -> str:
+        share = "broken" if self.is_urgent else f"{self.share:6.1%}"
+        return f"{share}  {self.what}\n        {self.advice}"

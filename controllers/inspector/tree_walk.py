@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.inputs.printable import printable
-from unified_tree.nodes.node_table import IDS_A_SHELF
+from unified_tree.nodes.node import IDS_A_SHELF
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node, Root

@@ -16,7 +16,7 @@ from unified_tree.controllers.testing.storage_rig import POOLS
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
 from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
-from unified_tree.controllers.workbench.server.storage_settings import StorageCost
+from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 MAKERS: dict[str, Callable[[], Jobs]] = {
     "threads": ThreadJobs,

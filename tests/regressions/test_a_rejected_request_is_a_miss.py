@@ -18,10 +18,9 @@ from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.sizing.best_split import best_split
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
-from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.sizes import best_split, path_sizes, sizes_of
 from unified_tree.controllers.workbench.sizing.surface import Surface, survey
 from unified_tree.controllers.workbench.traces.workload import Request, Workload
 

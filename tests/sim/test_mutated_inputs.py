@@ -28,7 +28,7 @@ from unified_tree.controllers.adapters.sglang.settings import Settings as Sglang
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
 from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.cli.options import OPTIONS
-from unified_tree.controllers.cli.size_options import SIZE_OPTIONS
+from unified_tree.controllers.cli.size_command import SIZE_OPTIONS
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.diagnosed import figures_of

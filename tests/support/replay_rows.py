@@ -16,8 +16,7 @@ from unified_tree.controllers.workbench.runs.budget_split import split_for_serve
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_result import RowResult
-from unified_tree.controllers.workbench.server.host_settings import HostSettings
-from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+from unified_tree.controllers.workbench.server.server_settings import HostSettings, StorageSettings
 
 GIB = 1 << 30
 

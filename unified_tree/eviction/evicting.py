@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from unified_tree.errors import ConfigurationError
 from unified_tree.lookup.matching import once_boundary_from
 from unified_tree.misses.causes import eviction_at
-from unified_tree.nodes.ghost import Eviction
+from unified_tree.nodes.line import Eviction
 from unified_tree.nodes.node import Value
 from unified_tree.results import EvictResult
 from unified_tree.state.freed import Freed

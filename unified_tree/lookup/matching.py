@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.declare.keys import Key
-from unified_tree.declare.token_bytes import require_tokens
+from unified_tree.declare.keys import Key, require_tokens
 from unified_tree.native.comparing import agreement
 from unified_tree.nodes.children import child_at
 from unified_tree.nodes.node import Node, window_values

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.native import comparing
-from unified_tree.nodes.ghost import Ghost
+from unified_tree.nodes.line import Ghost
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
 
 page_code: Final[Callable[..., int]] = comparing.page_code
 

@@ -23,8 +23,7 @@ from mypy_extensions import i64
 
 from unified_tree.memory.elsewhere import Elsewhere
 from unified_tree.native import comparing
-from unified_tree.nodes.ghost import Eviction, Ghost
-from unified_tree.nodes.line import Line, RootLine
+from unified_tree.nodes.line import Eviction, Ghost, Line, RootLine
 from unified_tree.nodes.node import Root
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.memory.ghosts import Ghosts
     from unified_tree.memory.in_flight import InFlight
     from unified_tree.misses.miss import StoreLoss
-    from unified_tree.nodes.ghost import Eviction, Ghost
-    from unified_tree.nodes.line import Line
+    from unified_tree.nodes.line import Eviction, Ghost, Line
     from unified_tree.nodes.node import Node, Root
     from unified_tree.results import Match
     from unified_tree.state.tree_state import TreeState

@@ -9,13 +9,13 @@ from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import match, walk, window_gap
 from unified_tree.misses.causes import LOAD_REFUSED, misses
 from unified_tree.nodes.node import Node
-from unified_tree.nodes.urgency import SPARE, STRANDED
+from unified_tree.nodes.order import SPARE, STRANDED
 from unified_tree.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
     from unified_tree.nodes.node import Value
     from unified_tree.state.tree_state import TreeState
 

@@ -12,7 +12,7 @@ from mypy_extensions import i64, mypyc_attr
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
 
 CAUSES: Final = tuple(MissCause)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -283,3 +283,13 @@ def preceding(entry: Ranked) -> Ranked | None:
     while at is not None and at.before is below:
         below, at = at, at.above
     return at
+
+
+STRANDED: Final = 0
+"""No boundary (a length one can resume from) needs it."""
+SPARE: Final = 1
+"""Only a branch in the middle of a prompt would need it; see `UnifiedTree.insert`."""
+COPIED: Final = 2
+"""The other tier has it, too; only where a pool evicts such values first."""
+NEEDED: Final = 3
+URGENCIES: Final = 4

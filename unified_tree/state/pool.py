@@ -12,8 +12,7 @@ import numpy as np
 
 from unified_tree.errors import PageError
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.order import Order
-from unified_tree.nodes.urgency import COPIED, NEEDED, SPARE, STRANDED
+from unified_tree.nodes.order import COPIED, NEEDED, SPARE, STRANDED, Order
 from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import Guarded
 from unified_tree.state.page_set import MAX_PAGES, PageSet
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.declare.component import Component
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
     from unified_tree.policies.eviction_policy import EvictionPolicy
     from unified_tree.tier import Tier
 

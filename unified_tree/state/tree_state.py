@@ -18,8 +18,7 @@ from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
-from unified_tree.nodes.node import NO_BOUNDARY, Node, Root, Value
-from unified_tree.nodes.node_table import NodeTable
+from unified_tree.nodes.node import NO_BOUNDARY, Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
 from unified_tree.results import Boundary
 from unified_tree.state.pool import Pool
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.declare.block_budget import BlockBudget
-    from unified_tree.nodes.ghost import Eviction
+    from unified_tree.nodes.line import Eviction
     from unified_tree.policies.eviction_policy import EvictionPolicy
     from unified_tree.policies.standard_policy import Standard
     from unified_tree.policies.tree_view import TreeView

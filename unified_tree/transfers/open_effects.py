@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from unified_tree.errors import EffectError
-from unified_tree.inserts.landing import crossed, land
+from unified_tree.inserts.grafting import crossed, land
 from unified_tree.locks.locks import collect
 from unified_tree.native.int64 import INT64
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span

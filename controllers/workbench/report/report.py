@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from unified_tree.controllers.workbench.report.column import Column, ColumnFamily
-from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, pool_verdicts
+from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, Column, ColumnFamily, pool_verdicts
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
 from unified_tree.controllers.workbench.report.text_table import print_table
 from unified_tree.controllers.workbench.runs.plan import SHARED
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.runs.row_result import RowResult
-    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
-    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+    from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
 
 REFERENCES = {
     "clairvoyant": "knows all requests to come, and follows the best plan found",

@@ -10,15 +10,23 @@ pool. So every value is noted under the request expected to need it, and ranked 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
+from itertools import pairwise
 from sys import byteorder
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.runs.foresight import NEVER, Foresight
+import numpy as np
+
+from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
 from unified_tree.policies.eviction_policy import EvictionPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unified_tree.components import Composition
-    from unified_tree.controllers.workbench.traces.workload import Request, Workload
+    from unified_tree.controllers.workbench.runs.resumptions import Resumptions, Saves
+    from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
     from unified_tree.nodes.node import Value
     from unified_tree.policies.eviction_policy import Rank
     from unified_tree.policies.tree_view import TreeView
@@ -121,3 +129,154 @@ def last_token(value: Value) -> int:
 def _token(value: Value, end: int) -> int:
     """The token of the value's edge that ends at this byte."""
     return int.from_bytes(value.node.edge[end - TOKEN_BYTES : end], byteorder)
+
+
+NEVER = np.iinfo(np.int32).max
+"""The next use of a block that nobody to come uses."""
+
+
+class Foresight:
+    """For every block, the number of the next request that uses it.
+
+    Requests may arrive in another order than that of their numbers: the next use is the lowest number that has not arrived.
+
+    Args:
+        uses: of each request, by number, the blocks that it uses, as runs.
+        block_count: ids of blocks are below it.
+
+    Memory: four bytes a block, and the changes of the next use along each request's blocks, which are few.
+    Cost to make: one pass over all runs, backwards.
+    """
+
+    def __init__(self, uses: Sequence[Int64s], block_count: int) -> None:
+        self._next_use = np.full(block_count, NEVER, np.int32)
+        self._changes: list[list[tuple[int, int, int]]] = [[] for _ in uses]
+        self._has_arrived = np.zeros(len(uses), np.bool_)
+        for number in range(len(uses) - 1, -1, -1):
+            for first, count in uses[number].reshape(-1, 2).tolist():
+                self._changes[number] += self._uses(first, count)
+                self._next_use[first : first + count] = number
+
+    def _uses(self, first: int, count: int) -> list[tuple[int, int, int]]:
+        """The next uses of a run's blocks as (first, end, next use)."""
+        uses = self._next_use[first : first + count]
+        cuts = [0, *(np.flatnonzero(uses[1:] != uses[:-1]) + 1).tolist(), count]
+        return [(first + low, first + high, int(uses[low])) for low, high in pairwise(cuts)]
+
+    def arrived(self, number: int) -> None:
+        """This request's use of its blocks is no longer in the future. No effect the second time."""
+        if not self._has_arrived[number]:
+            self._has_arrived[number] = True
+            self._pass_on(number, 0, self._next_use.size)
+
+    def _pass_on(self, number: int, low: int, high: int) -> None:
+        """Of the blocks from `low` to before `high` that a request was to use next, which has arrived: who comes after it."""
+        for first, end, following in self._changes[number]:
+            first, end = max(first, low), min(end, high)
+            if first < end:
+                uses = self._next_use[first:end]
+                uses[uses == number] = following
+                if following != NEVER and self._has_arrived[following]:
+                    self._pass_on(following, first, end)
+
+    def next_use(self, token: int) -> int:
+        """The request that next uses the block of this token id; NEVER for a token that is one request's own."""
+        return NEVER if token >= OWN_TOKENS else int(self._next_use[token])
+
+
+class PlannedClairvoyance(Clairvoyance):
+    """Requests are foreseen in the order of a plan, and each at the depth where it is to resume.
+
+    A path is needed by the next request that is to resume from it, unless another one comes before that computes it again. A
+    window or state is needed if the next request with its text needs it for itself or for later ones; see Saves.
+    """
+
+    def __init__(self, workload: Workload, composition: Composition, planned: Resumptions, saves: Saves) -> None:
+        super().__init__(workload, composition)
+        requests = [workload.requests[index] for index in planned.order.tolist()]
+        self._number_of = np.argsort(planned.order).tolist()
+        self._depths = planned.depths[planned.order].tolist()
+        self._needed = [saves.needed[index] for index in planned.order.tolist()]
+        self._foresight = Foresight([request.runs for request in requests], workload.block_count)
+        self._back_of = {
+            i: -(-window // self._page_size) * self._page_size
+            for i, component in enumerate(composition.components)
+            if (window := component.coverage.window_tokens) is not None
+        }
+        self._resumed_from = {
+            back: Foresight([planned.runs(request, back) for request in requests], workload.block_count)
+            for back in {None, *self._back_of.values()}
+        }
+        self._resumed_at: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number in range(len(requests) - 1, -1, -1):
+            depth, request = self._depths[number], requests[number]
+            if depth:
+                self._resumed_at[int(request.blocks()[(depth - 1) // request.block_tokens]), depth].append(number)
+        self._is_over = [False] * len(requests)
+
+    def __call__(self, view: TreeView) -> Clairvoyant:
+        """The policy of the cache that is made with this factory."""
+        self._policy = Planned(self, view)
+        return self._policy
+
+    def offered(self, request: Request) -> None:
+        """Nothing to do: it may have to wait, and is to find what it resumes from."""
+
+    def admitted(self, request: Request) -> None:
+        """A request got its place: its use of its blocks is no longer in the future."""
+        number = self._number_of[request.index]
+        self._is_over[number] = True
+        self._foresight.arrived(number)
+        for foresight in self._resumed_from.values():
+            foresight.arrived(number)
+        self._revise(number)
+
+    def need(self, value: Value) -> tuple[int, int]:
+        """See Clairvoyance."""
+        end = value.node.end
+        if value.component in self._paths:
+            token, begin = self._first_token(value), end - value.page_count * self._page_size
+            use, listed = self._resumed_from[None].next_use(token), self._foresight.next_use(token)
+            return min(listed, use), NEVER if listed < use and self._depths[listed] <= begin else use
+        token = last_token(value)
+        listed = self._foresight.next_use(token)
+        back = self._back_of.get(value.component)
+        if back is None:
+            return listed, self._next_at(token, end) if self._is_needed(listed, end, end) else NEVER
+        begin = end - value.page_count * self._page_size
+        if not self._is_needed(listed, begin + 1, end - 1 + back):
+            return listed, NEVER
+        foresight = self._resumed_from[back]
+        return listed, min(foresight.next_use(token), foresight.next_use(self._first_token(value)))
+
+    def _is_needed(self, number: int, least: int, most: int) -> bool:
+        """Whether a request needs a boundary of a length from `least` to `most`."""
+        if number == NEVER:
+            return False
+        needed = self._needed[number]
+        at = bisect_left(needed, least)
+        return at < len(needed) and needed[at] <= most
+
+    def admits(self, value: Value) -> bool:
+        """Whether a window or state is needed at its end."""
+        end = value.node.end
+        return self._is_needed(self._foresight.next_use(last_token(value)), end, end)
+
+    def _next_at(self, block: int, length_tokens: int) -> int:
+        """Who resumes next at exactly this length."""
+        numbers = self._resumed_at.get((block, length_tokens), [])
+        while numbers and self._is_over[numbers[-1]]:
+            numbers.pop()
+        return numbers[-1] if numbers else NEVER
+
+
+class Planned(Clairvoyant):
+    """A clairvoyant policy that keeps no window and no state at which nobody is to resume."""
+
+    def __init__(self, clairvoyance: PlannedClairvoyance, view: TreeView) -> None:
+        super().__init__(clairvoyance, view)
+        self._planned = clairvoyance
+
+    def admits(self, value: Value) -> bool:
+        """See AdmissionPolicy."""
+        return self._planned.admits(value)

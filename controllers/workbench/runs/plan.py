@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unified_tree.components import Composition
-    from unified_tree.controllers.workbench.server.host_settings import HostSettings
-    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
-    from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+    from unified_tree.controllers.workbench.server.server_settings import (
+        HostSettings,
+        LinkerSettings,
+        ServerSettings,
+        StorageSettings,
+    )
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 SWEEP_CAPACITIES = (0.25, 0.5, 2.0)

@@ -11,17 +11,15 @@ from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.workbench.runs.certificate import Situation
-from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance
+from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance, PlannedClairvoyance
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.workbench.runs.planned_clairvoyance import PlannedClairvoyance
 from unified_tree.controllers.workbench.runs.row_counters import NOT_ADMITTED, RowCounters
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
 from unified_tree.controllers.workbench.runs.row_tiers import RowTiers, stand_up
 from unified_tree.controllers.workbench.server.fetches import Fetches, LinkFetches, StoreFetches
-from unified_tree.controllers.workbench.server.prefill_pace import PrefillPace
 from unified_tree.controllers.workbench.server.server import Server
-from unified_tree.controllers.workbench.server.step_clock import StepClock
+from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock
 from unified_tree.controllers.workbench.server.timed_cache import TimedCache
 from unified_tree.controllers.workbench.server.traffic import Traffic
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.workbench.runs.plan import Plan, RowSpec
-    from unified_tree.controllers.workbench.server.host_settings import HostSettings
-    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
-    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+    from unified_tree.controllers.workbench.server.server_settings import HostSettings, LinkerSettings, StorageSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,12 @@ from unified_tree.controllers.prefix_linker import linked_pools
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, VirtualClock
-from unified_tree.controllers.workbench.server.chunked_pages import ChunkedPages
 from unified_tree.controllers.workbench.server.fetches import RowLink, RowStorage
 from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
 from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
 from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
 from unified_tree.controllers.workbench.server.paced_linker import PacedLinker
-from unified_tree.controllers.workbench.server.page_store import NEEDS_TORCH, PageStores, make_stores
+from unified_tree.controllers.workbench.server.page_store import NEEDS_TORCH, ChunkedPages, PageStores, make_stores
 from unified_tree.controllers.workbench.server.verification import Verification
 from unified_tree.errors import ConfigurationError
 
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.workbench.runs.row_plan import RowPlan
-    from unified_tree.controllers.workbench.server.linker_settings import LinkerSettings
-    from unified_tree.controllers.workbench.server.storage_settings import StorageSettings
+    from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,10 @@ from unified_tree.controllers.workbench.server.served_request import ServedReque
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.workbench.server.closed_loop import ClosedLoop
     from unified_tree.controllers.workbench.server.observer import Observer
     from unified_tree.controllers.workbench.server.running_batch import RunningBatch
     from unified_tree.controllers.workbench.server.timed_cache import TimedCache
-    from unified_tree.controllers.workbench.server.traffic import Traffic
+    from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
     from unified_tree.controllers.workbench.traces.arrivals import Arrivals
 
 

@@ -18,7 +18,7 @@ from unified_tree.errors import words_of
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines import VirtualClock
     from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
-    from unified_tree.controllers.workbench.server.storage_settings import StorageCost
+    from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 NS_PER_S = 1e9
 

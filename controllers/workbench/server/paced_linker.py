@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.transfer_engines import VirtualClock
-    from unified_tree.controllers.workbench.server.storage_settings import StorageCost
+    from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 NS_PER_S = 1e9
 LONGEST_CALL_S = 60.0

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
-from unified_tree.controllers.workbench.server.chunked_pages import ChunkedPages
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.declare.page_format import WHOLE
 from unified_tree.errors import ConfigurationError
 from unified_tree.nodes.effect import EffectKind
@@ -24,9 +26,100 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools import DevicePool, PageMover
     from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.transfer_engines import Transfer
-    from unified_tree.controllers.workbench.server.page_content import Bytes
 
     Ids = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
+    Digests = NDArray[np.uint64]
+    from numpy.typing import NDArray
+
+
+CHUNK_PAGES = 1024
+
+
+class ChunkedPages:
+    """A PageStore, and a PageMemory with a trailer behind every page. Safe to use from two threads.
+
+    Memory is taken a chunk at a time, as pages are used first. A page never written is all zero.
+
+    Args:
+        page_bytes: of a page without its trailer.
+    """
+
+    def __init__(self, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self._stride = page_bytes + TRAILER_BYTES
+        self._lock = Lock()
+        self._chunks: dict[int, Bytes] = {}
+
+    @property
+    def payload_bytes(self) -> int:
+        """See PageMemory."""
+        return self._page_bytes
+
+    def page_memory(self, page: int) -> memoryview:
+        """See PageMemory."""
+        chunk = self._chunk(page // CHUNK_PAGES)
+        return memoryview(chunk[page % CHUNK_PAGES])
+
+    def read(self, ids: Ids) -> Bytes:
+        """See PageStore."""
+        content = np.empty((ids.size, self._page_bytes), np.uint8)
+        for number, where in self._by_chunk(ids):
+            content[where] = self._chunk(number)[ids[where] % CHUNK_PAGES, : self._page_bytes]
+        return content
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """See PageStore."""
+        for number, where in self._by_chunk(ids):
+            self._chunk(number)[ids[where] % CHUNK_PAGES, : self._page_bytes] = content[where]
+
+    def _by_chunk(self, ids: Ids) -> list[tuple[int, Ids]]:
+        """The chunks of some pages, each with the places in `ids` of its pages."""
+        numbers = ids // CHUNK_PAGES
+        return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+    def _chunk(self, number: int) -> Bytes:
+        with self._lock:
+            if number not in self._chunks:
+                self._chunks[number] = np.zeros((CHUNK_PAGES, self._stride), np.uint8)
+            return self._chunks[number]
+
+
+DIGEST_BYTES = 64
+WORDS = DIGEST_BYTES // 8
+BLOCK_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def prefix_digests(namespace: str, tokens: NDArray[np.int64], page_size: int) -> Digests:
+    """The digest of every whole page's prefix, uint64 [pages + 1, 8]; the first is that of no tokens at all.
+
+    Cost: one hash of a page's tokens a page.
+    """
+    digest = blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    digests = [digest]
+    data, stride = tokens.tobytes(), page_size * tokens.itemsize
+    for start in range(0, len(data) - stride + 1, stride):
+        digest = blake2b(digest + data[start : start + stride], digest_size=DIGEST_BYTES).digest()
+        digests.append(digest)
+    return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, WORDS)
+
+
+def component_digest(name: str) -> Digests:
+    """What makes a component's content its own, uint64 [8]."""
+    return np.frombuffer(
+        blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"component").digest(), np.uint64
+    )
+
+
+def page_contents(digests: Digests, component: Digests, page_bytes: int) -> Bytes:
+    """The content of pages with these digests, uint8 [n, page_bytes]. Cost: O(bytes)."""
+    words = digests ^ component
+    block_count = -(-page_bytes // DIGEST_BYTES)
+    if block_count > 1:
+        blocks = np.arange(block_count, dtype=np.uint64) * BLOCK_STEP
+        words = (words[:, np.newaxis, :] + blocks[np.newaxis, :, np.newaxis]).reshape(len(digests), -1)
+    return np.ascontiguousarray(words).view(np.uint8)[:, :page_bytes]
+
 
 NEEDS_TORCH = "--verify with a host tier, or a linker, moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
 

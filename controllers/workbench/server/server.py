@@ -22,11 +22,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.admission import Admission
-from unified_tree.controllers.workbench.server.closed_loop import ClosedLoop
-from unified_tree.controllers.workbench.server.prefill_pace import PrefillPace
 from unified_tree.controllers.workbench.server.running_batch import RunningBatch
-from unified_tree.controllers.workbench.server.step_clock import StepClock, earliest
-from unified_tree.controllers.workbench.server.traffic import Traffic
+from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock, earliest
+from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
 from unified_tree.controllers.workbench.traces.arrivals import Arrivals
 from unified_tree.errors import OutOfPagesError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.fetches import Fetches
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
     from unified_tree.controllers.workbench.server.step_clock import StepClock
     from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+    from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 
 class Traffic:
@@ -67,3 +70,45 @@ class Traffic:
     def missing_tokens(self) -> int:
         """Tokens that are still to be computed by those who wait."""
         return sum(entry.target - entry.lease.cached_tokens for entry in self.loading if entry.lease is not None)
+
+
+class ClosedLoop:
+    """As `Arrivals`, but a request arrives when it is sent: when the turn before it ended and fewer than `parallel` are out.
+
+    Those that could be sent go in the order of the workload. Arrival times mean nothing here.
+
+    Args:
+        parallel: requests out at the same time.
+    """
+
+    def __init__(self, workload: Workload, parallel: int) -> None:
+        chains: dict[int, deque[Request]] = {}
+        for request in workload.requests:
+            chains.setdefault(request.chain, deque()).append(request)
+        self._chains = chains
+        self._ready = [(turns[0].index, turns.popleft()) for turns in chains.values()]
+        heapify(self._ready)
+        self._free = parallel
+
+    @property
+    def next_step(self) -> int | None:
+        """See Arrivals; only the first ones arrive by themselves."""
+        return 0 if self._free and self._ready else None
+
+    def until(self, step: int) -> list[tuple[int, Request]]:
+        """See Arrivals."""
+        sent = []
+        while self._free and self._ready:
+            self._free -= 1
+            sent.append((step, heappop(self._ready)[1]))
+        return sent
+
+    def after(self, request: Request) -> Request | None:
+        """See Arrivals; what is sent in its place."""
+        following = self._chains[request.chain]
+        if following:
+            heappush(self._ready, (following[0].index, following.popleft()))
+        if self._ready:
+            return heappop(self._ready)[1]
+        self._free += 1
+        return None

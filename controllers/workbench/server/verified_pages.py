@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.server.page_content import component_digest, page_contents, prefix_digests
+from unified_tree.controllers.workbench.server.page_store import component_digest, page_contents, prefix_digests
 from unified_tree.declare.keys import Key
 from unified_tree.tier import Tier
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.controllers.workbench.server.page_content import Digests
-    from unified_tree.controllers.workbench.server.page_store import PageStore, PageStores
+    from unified_tree.controllers.workbench.server.page_store import Digests, PageStore, PageStores
     from unified_tree.controllers.workbench.traces.workload import Int64s
     from unified_tree.declare.component import Component
 

@@ -15,15 +15,54 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.sizing.hit_counts import HitCounts
-from unified_tree.controllers.workbench.sizing.value_order import WHOLE, ValueOrder
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.workbench.sizing.needs import Needs
 
     Int64s = NDArray[np.int64]
+    from numpy.typing import NDArray
+
+
+class HitCounts:
+    """Counted so far.
+
+    >>> counts = HitCounts()
+    >>> counts.add(0, 64)  # whatever there is room for
+    >>> counts.add(3 * WHOLE, 100)  # so many more if three values fit
+    >>> counts.curve().tokens(2), counts.curve().tokens(3)
+    (64, 164)
+    """
+
+    __slots__ = ("_gains",)
+
+    def __init__(self) -> None:
+        self._gains: dict[int, int] = {}
+
+    def add(self, room: int, tokens: int) -> None:
+        """From a room for values of this weight on, so many tokens more are hit."""
+        self._gains[room] = self._gains.get(room, 0) + tokens
+
+    def curve(self) -> HitCurve:
+        """What was counted, for all sizes. Cost: O(n log n)."""
+        rooms = sorted(self._gains)
+        return HitCurve(
+            rooms=np.array(rooms) / WHOLE, sums=np.cumsum(np.array([self._gains[room] for room in rooms], np.int64))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitCurve:
+    """Tokens hit over room: `sums[i]` from `rooms[i]` on."""
+
+    rooms: NDArray[np.float64]
+    sums: NDArray[np.int64]
+
+    def tokens(self, room: float) -> int:
+        """Tokens hit where so many values fit. Cost: O(log n)."""
+        index = int(np.searchsorted(self.rooms, room, side="right"))
+        return int(self.sums[index - 1]) if index else 0
+
 
 NOT_HERE = -1
 
@@ -294,3 +333,68 @@ def _count(hits: HitCounts, steps: list[tuple[int, int]], rebuilt: int) -> int:
             hits.add(least, length - reached)
             reached = length
     return reached
+
+
+CHUNK = 512
+WHOLE = 64
+"""The weight of a value that shares its pages with no other."""
+
+
+class ValueOrder:
+    """Weights by time, and their sums from any time on.
+
+    >>> order = ValueOrder()
+    >>> old = order.add()
+    >>> new = order.add(WHOLE // 2)
+    >>> order.above(old), order.above(new)
+    (32, 0)
+    >>> order.remove(new)
+    >>> order.above(old)
+    0
+
+    Cost: O(1) to add and remove; a distance is a sum over n / 512 chunks, with n the times so far, in numpy.
+    """
+
+    __slots__ = ("_chunks", "_weights", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._weights = np.zeros(2 * CHUNK, np.int64)
+        self._chunks = np.zeros(2, np.int64)
+
+    def add(self, weight: int = WHOLE) -> int:
+        """A value is used now. Returns the time, which is its own.
+
+        Args:
+            weight: 64 for a whole value; a window that shares pages with the one before it takes a part of that.
+        """
+        if self.now == self._weights.size:
+            self._weights = np.concatenate([self._weights, np.zeros_like(self._weights)])
+            self._chunks = np.concatenate([self._chunks, np.zeros_like(self._chunks)])
+        time = self.now
+        self.now += 1
+        self._weights[time] = weight
+        self._chunks[time // CHUNK] += weight
+        return time
+
+    def remove(self, time: int) -> None:
+        """The value last used at `time` is gone, or used anew."""
+        self._chunks[time // CHUNK] -= self._weights[time]
+        self._weights[time] = 0
+
+    def compact(self) -> NDArray[np.int64]:
+        """Number the times anew, without gaps. Returns the new ones by the old ones. Cost: O(times so far)."""
+        weights = self._weights[: self.now]
+        renumbered = np.cumsum(weights > 0) - 1
+        kept = weights[weights > 0]
+        self.now = kept.size
+        size = max(2, -(-self.now // CHUNK))
+        self._weights = np.zeros(size * CHUNK, np.int64)
+        self._weights[: self.now] = kept
+        self._chunks = self._weights.reshape(size, CHUNK).sum(axis=1)
+        return renumbered
+
+    def above(self, time: int) -> int:
+        """What the values weigh that were used after `time`."""
+        chunk = time // CHUNK
+        return int(self._weights[time + 1 : (chunk + 1) * CHUNK].sum() + self._chunks[chunk + 1 :].sum())

@@ -11,8 +11,7 @@ from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 
 if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-    from unified_tree.controllers.workbench.sizing.hit_counts import HitCurve
-    from unified_tree.controllers.workbench.sizing.model_cache import Held
+    from unified_tree.controllers.workbench.sizing.model_cache import Held, HitCurve
     from unified_tree.controllers.workbench.sizing.needs import Needs
     from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.dense_blocks import densify
+from unified_tree.controllers.workbench.traces.block_trace import densify
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, cut_runs, in_arrival_order, until_repeated
 
 if TYPE_CHECKING:

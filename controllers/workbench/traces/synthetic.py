@@ -10,11 +10,13 @@ that has grown too long is compacted to a summary behind the same system prompt.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
+from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -130,3 +132,65 @@ def synthetic_workload(options: SyntheticOptions | None = None) -> Workload:
     requests = in_arrival_order(writer.requests[: options.request_count])
     name = f"synthetic agents (seed {options.seed})"
     return Workload(name=name, requests=requests, block_count=writer.next_block, notes=(f"{writer.next_chain} agents",))
+
+
+MULTITURN = "multiturn"
+"""The workload's name on the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiturnOptions:
+    """The parameters of the published benchmark; lengths in tokens.
+
+    Attributes:
+        clients: conversations.
+        rounds: requests of each.
+        parallel: requests out at the same time; clients take turns in a fixed order.
+        request_tokens: the first prompt.
+        answer_tokens: every answer.
+        follow_up_tokens: what each later prompt has behind the conversation so far.
+    """
+
+    clients: int = 128
+    rounds: int = 3
+    parallel: int = 4
+    request_tokens: int = 8000
+    answer_tokens: int = 200
+    follow_up_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be one or more, not {getattr(self, name)}")
+
+
+def multiturn_workload(options: MultiturnOptions | None = None) -> Workload:
+    """The workload, round by round; a client's next request arrives when its last answer has ended and its turn has come."""
+    o = options or MultiturnOptions()
+    block_tokens = gcd(o.request_tokens, o.answer_tokens, o.follow_up_tokens)
+    first, answer, further = (tokens // block_tokens for tokens in (o.request_tokens, o.answer_tokens, o.follow_up_tokens))
+    client_blocks = first + o.rounds * (answer + further)
+    requests: list[Request] = []
+    for turn in range(o.rounds):
+        prompt = first + turn * (answer + further)
+        for client in range(o.clients):
+            begin = client * client_blocks
+            requests.append(
+                Request(
+                    index=len(requests),
+                    arrival_s=0.0,
+                    runs=np.array([begin, prompt]),
+                    answer_runs=np.array([begin + prompt, answer]),
+                    block_tokens=block_tokens,
+                    prompt_tokens=prompt * block_tokens,
+                    output_tokens=o.answer_tokens,
+                    chain=client,
+                )
+            )
+    return Workload(
+        name=f"{MULTITURN} ({o.clients} clients, {o.rounds} rounds of {o.request_tokens} + {o.follow_up_tokens} tokens)",
+        requests=tuple(requests),
+        block_count=o.clients * client_blocks,
+        notes=(f"answers of {o.answer_tokens:,} tokens; {o.parallel} requests at a time, clients in a fixed order",),
+        parallel=o.parallel,
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unified_tree import Component, InvalidKeyError, Key
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.cache.page_table import PageTable
+from unified_tree.controllers.cache.page_tables import PageTable
 from unified_tree.controllers.debugging import SealedPrefixCache
 
 PAGE = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unified_tree.controllers.cache.page_table import PageTable
+from unified_tree.controllers.cache.page_tables import PageTable
 
 
 def test_a_table_whose_first_pages_are_not_held_grows_behind_them() -> None:

@@ -10,7 +10,7 @@ from unified_tree import Component, ConfigurationError, Key, Path
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
-from unified_tree.controllers.weights.weights_names import WeightsNames
+from unified_tree.controllers.weights.weights import WeightsNames
 
 NAMESPACES = ["", "a", "b", "c", "d", "lora \udc80"]
 

@@ -21,8 +21,7 @@ from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan
-from unified_tree.controllers.workbench.server.host_settings import HostSettings
-from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
 
 SEEDS = int(os.environ.get("SEEDS", "3"))

@@ -16,11 +16,11 @@ from unified_tree.controllers.workbench.report.columns import record
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_result import LATENCY_PARTS, RowResult
-from unified_tree.controllers.workbench.server.closed_loop import ClosedLoop
-from unified_tree.controllers.workbench.server.prefill_pace import PrefillPace
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
+from unified_tree.controllers.workbench.server.step_clock import PrefillPace
+from unified_tree.controllers.workbench.server.traffic import ClosedLoop
 from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.controllers.workbench.traces.multiturn import MultiturnOptions, multiturn_workload
+from unified_tree.controllers.workbench.traces.synthetic import MultiturnOptions, multiturn_workload
 from unified_tree.errors import ConfigurationError
 
 MODEL = composition_for("llama-3.1-8b")

@@ -11,7 +11,7 @@ from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
 from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
-from unified_tree.controllers.workbench.server.storage_settings import StorageCost
+from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 MS = 1_000_000
 POOL = StoredPool(name="full", format_digest=bytes(32), value_bytes=128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unified_tree.controllers.workbench.server.page_content import DIGEST_BYTES, component_digest, page_contents, prefix_digests
+from unified_tree.controllers.workbench.server.page_store import DIGEST_BYTES, component_digest, page_contents, prefix_digests
 
 TOKENS = np.arange(40, dtype=np.int64)
 FULL = component_digest("full")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_tree.controllers.workbench.runs.foresight import NEVER, Foresight
+from unified_tree.controllers.workbench.runs.clairvoyance import NEVER, Foresight
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS, Request, cut_runs, expand_runs, pack_runs
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.sizing.model_cache import ModelCache
+from unified_tree.controllers.workbench.sizing.model_cache import CHUNK, WHOLE, ModelCache, ValueOrder
 from unified_tree.controllers.workbench.sizing.needs import Needs
-from unified_tree.controllers.workbench.sizing.value_order import CHUNK, WHOLE, ValueOrder
 
 PAGE = 64
 PROMPTS, UNITS = 5, 10

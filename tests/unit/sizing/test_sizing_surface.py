@@ -10,10 +10,9 @@ from unified_tree.controllers.workbench.runs.budget_split import split_for_serve
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.sizing.best_split import best_split
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample, subtrees
-from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.sizes import best_split, path_sizes, sizes_of
 from unified_tree.controllers.workbench.sizing.surface import Surface, one_pass, survey
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.urgency import SPARE, URGENCIES
+from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
