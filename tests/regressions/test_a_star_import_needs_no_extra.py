@@ -16,10 +16,19 @@ sys.modules.update(dict.fromkeys({extras!r}))
 from {package} import *
 print(len([name for name in globals() if not name.startswith("__")]))
 """
-PACKAGES = ("cache", "debugging", "doctor", "host", "inspector", "pools", "prefix_linker", "ranks", "sizing", "storage")
-MORE = ("storage.file", "storage.hf3fs", "storage.mooncake", "storage.redis", "storage.simm", "storage_tier", "testing")
+PACKAGES = ("cache", "debugging", "doctor", "host", "inspector", "pools", "prefix_linker", "ranks", "storage")
+MORE = (
+    "storage.file",
+    "storage.hf3fs",
+    "storage.mooncake",
+    "storage.redis",
+    "storage.simm",
+    "storage_tier",
+    "testing",
+    "workbench.sizing",
+)
 NAMES = ["unified_tree", "unified_tree.components", "unified_tree.controllers", "unified_tree.controllers.transfer_engines"]
-NAMES += [f"unified_tree.controllers.{name}" for name in (*PACKAGES, *MORE)]
+NAMES += [f"unified_tree.controllers.{name}" for name in (*PACKAGES, *MORE, "workbench.sizing")]
 LAZY = {
     "unified_tree.controllers": ("CacheCollector", "TensorTiers", "TracedPrefixCache", "tensor_tiers"),
     "unified_tree.controllers.pools": ("DevicePool", "HostPool", "PagePair", "host_pools"),

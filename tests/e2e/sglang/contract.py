@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECORD = Path(__file__).with_name("contract.json")
-BACKEND = Path(__file__).parents[3] / "controllers" / "sglang"
+BACKEND = Path(__file__).parents[3] / "controllers" / "adapters" / "sglang"
 MEMORY = "sglang/srt/mem_cache"
 CLASSES: dict[str, tuple[str, ...]] = {
     f"{MEMORY}/base_prefix_cache.py": (

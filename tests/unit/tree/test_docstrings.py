@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,10 @@ import unified_tree
 from unified_tree import AdmissionPolicy, EvictionPolicy
 
 ROOT = Path(__file__).parents[3]
-HOT = ast.literal_eval(
-    next(
-        ast.unparse(node.value)
-        for node in ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOT"
-    )
-)
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr("setuptools.setup", lambda **_: None)
+    patch.chdir(ROOT)
+    HOT = runpy.run_path(str(ROOT / "setup.py"))["HOT"]
 
 
 def documented(found: Any, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
