@@ -21,8 +21,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
 COMPILED = (
-    "results",
-    "tier",
+    "terms/results",
+    "terms/tier",
     "declare/keys",
     "eviction/*",
     "inputs/arguments",

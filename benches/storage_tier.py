@@ -43,7 +43,7 @@ from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.results import Boundary
+from unified_tree.terms.results import Boundary
 
 PAGE_SIZE = 64
 PAGE_BYTES = 64 + TRAILER_BYTES

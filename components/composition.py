@@ -11,7 +11,7 @@ from unified_tree.components.token_path import is_token_path
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component, validate_components
 from unified_tree.declare.page_format import PageFormat
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

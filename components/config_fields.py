@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import shown
+from unified_tree.terms.errors import ConfigurationError
 
 LEGACY_LAYER_KINDS = {
     "attention": "full_attention",

@@ -25,8 +25,8 @@ from unified_tree.components.families.mamba_hybrids import read_bamba, read_falc
 from unified_tree.components.families.nemotron_h import read_nemotron_h
 from unified_tree.components.families.windowed import read_gemma3, read_gpt_oss, read_mimo_v2_flash
 from unified_tree.components.serving import Serving, dtype_name
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given, shown
+from unified_tree.terms.errors import ConfigurationError
 
 ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A `config.json` as a dictionary, as a path to the file, or as a path to the directory that holds it."""

@@ -22,7 +22,7 @@ from unified_tree.components.swa import swa
 from unified_tree.components.token_path import token_path
 from unified_tree.declare.component import Component
 from unified_tree.declare.page_format import PageFormat, Part
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 DEFAULT_PAGE_SIZE = 64
 """Tokens a page where neither the caller nor the model asks for another number."""

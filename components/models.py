@@ -9,8 +9,8 @@ from typing import Any
 from unified_tree.components.composition import Composition
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
 from unified_tree.components.model_facts import MODEL_FACTS
-from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.inputs.extensions import find_extension, known_names
+from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 ENTRY_POINT_GROUP = "unified_tree.models"
 """An installed package offers `name = "module:factory"` here."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
 from unified_tree.declare.page_format import WHOLE, Shard
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 DTYPES = {
     **{

@@ -12,9 +12,9 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import shown
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError
 
 Shape: TypeAlias = "Callable[[Any, str], Any]"
 MOST = (1 << 63) - 1

@@ -10,13 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TREE = (
-    "tier",
-    "errors",
+    "terms",
     "inputs",
     "native",
-    "results",
     "declare",
-    "settings",
     "nodes",
     "memory",
     "policies",

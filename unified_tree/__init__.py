@@ -14,7 +14,19 @@ from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
 from unified_tree.declare.keys import Key
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
-from unified_tree.errors import (
+from unified_tree.declare.settings import TreeSettings
+from unified_tree.inserts.grafting import GraftResult
+from unified_tree.misses.explain import Explanation, Loss
+from unified_tree.misses.miss import Miss
+from unified_tree.misses.miss_cause import MissCause
+from unified_tree.nodes.effect import Copy, Effect, EffectKind
+from unified_tree.nodes.line import Eviction
+from unified_tree.nodes.node import Value
+from unified_tree.nodes.receipt import Receipt
+from unified_tree.policies.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
+from unified_tree.policies.table import POLICIES, policy_names
+from unified_tree.policies.tree_view import TreeView
+from unified_tree.terms.errors import (
     ConfigurationError,
     DivergenceError,
     EffectError,
@@ -34,20 +46,8 @@ from unified_tree.errors import (
     TransferError,
     UnifiedTreeError,
 )
-from unified_tree.inserts.grafting import GraftResult
-from unified_tree.misses.explain import Explanation, Loss
-from unified_tree.misses.miss import Miss
-from unified_tree.misses.miss_cause import MissCause
-from unified_tree.nodes.effect import Copy, Effect, EffectKind
-from unified_tree.nodes.line import Eviction
-from unified_tree.nodes.node import Value
-from unified_tree.nodes.receipt import Receipt
-from unified_tree.policies.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
-from unified_tree.policies.table import POLICIES, policy_names
-from unified_tree.policies.tree_view import TreeView
-from unified_tree.results import NOWHERE, Boundary, EvictResult, InsertResult, Match
-from unified_tree.settings import TreeSettings
-from unified_tree.tier import NodeId, PageId, Tier
+from unified_tree.terms.results import NOWHERE, Boundary, EvictResult, InsertResult, Match
+from unified_tree.terms.tier import NodeId, PageId, Tier
 from unified_tree.transfers.transfers import Transfers
 from unified_tree.tree import UnifiedTree
 

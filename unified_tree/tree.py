@@ -12,7 +12,7 @@ from unified_tree.checks.dump import dump, owner_of_page
 from unified_tree.checks.invariants import Violation, violations
 from unified_tree.declare.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.declare.keys import Key, checked_key, checked_limit
-from unified_tree.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
+from unified_tree.declare.settings import TreeSettings
 from unified_tree.eviction import evicting
 from unified_tree.inputs.arguments import checked_resident, flag, integer, integers
 from unified_tree.inserts.inserting import insert
@@ -23,10 +23,10 @@ from unified_tree.misses.explain import Explanation, explain
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.native.clock import coarse_monotonic_s
 from unified_tree.policies.table import made_policy, policy_factory
-from unified_tree.results import Boundary, checked_boundary
-from unified_tree.settings import TreeSettings
 from unified_tree.state.tree_state import TreeState
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
+from unified_tree.terms.results import Boundary, checked_boundary
+from unified_tree.terms.tier import Tier
 from unified_tree.transfers.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard
     from unified_tree.policies.tree_view import TreeView
-    from unified_tree.results import EvictResult, InsertResult, Match
     from unified_tree.state.pool import Pool
+    from unified_tree.terms.results import EvictResult, InsertResult, Match
 
 EVERYTHING = 1 << 62
 

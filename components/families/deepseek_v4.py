@@ -27,7 +27,7 @@ from unified_tree.components.weights import routed_mlp
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Trailing
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"

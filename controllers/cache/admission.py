@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
-from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.lookup.matching import match, use
 from unified_tree.misses import causes
+from unified_tree.terms.errors import OutOfPagesError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.leases import Leases
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
-    from unified_tree.results import Boundary, Match
+    from unified_tree.terms.results import Boundary, Match
 
 NOTHING: Final[dict[str, int]] = {}
 LOAD_FAILED: Final[tuple[int, str | None]] = (causes.LOAD_FAILED, None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.memory.ages import AgeCounter

@@ -19,8 +19,8 @@ import numpy as np
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease import COMPUTED, DOUBTED_AT, LENGTH
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
-from unified_tree.errors import LeaseError
 from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

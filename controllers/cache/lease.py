@@ -17,10 +17,10 @@ from unified_tree.controllers.cache.lease_misses import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.published_tokens import LeaseTokens, PublishedTokens
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
-from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
 from unified_tree.inputs.arguments import integer
 from unified_tree.locks.locks import collect
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import LeaseError, StaleBoundaryError, TransferError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss, StoreLoss
-    from unified_tree.results import Boundary, Match
+    from unified_tree.terms.results import Boundary, Match
 
 
 LENGTH: Final = 0

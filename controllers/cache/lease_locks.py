@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 ONLY_PATHS: Final[tuple[int, ...]] = ()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import StoreLoss
-    from unified_tree.results import Boundary, Match
+    from unified_tree.terms.results import Boundary, Match
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import LeaseError, TransferError
+from unified_tree.terms.errors import LeaseError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
 from unified_tree.controllers.counters.latency import BOUNDS_S as LATENCY_BOUNDS_S
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.misses.miss_cause import MissCause
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.age_stats import AgeStats

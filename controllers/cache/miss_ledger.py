@@ -19,14 +19,14 @@ from unified_tree.misses.causes import (
 )
 from unified_tree.misses.miss import Misses, listed
 from unified_tree.misses.miss_cause import MissCause
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss, StoreLoss
     from unified_tree.nodes.line import Eviction
-    from unified_tree.results import Boundary, Match
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Boundary, Match
 
 
 DEVICE: Final = Tier.DEVICE

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.errors import OutOfPagesError
 from unified_tree.locks.locks import collect
 from unified_tree.native.int64 import INT64
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.errors import OutOfPagesError
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.results import Boundary, InsertResult
+    from unified_tree.terms.results import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
     from numpy.typing import NDArray

@@ -28,12 +28,12 @@ from unified_tree.controllers.pages.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
 from unified_tree.declare.keys import Key
-from unified_tree.errors import ConfigurationError, LeaseError, UnifiedTreeError
+from unified_tree.declare.settings import TreeSettings
 from unified_tree.inputs.arguments import flag, integer, items
 from unified_tree.native.clock import coarse_monotonic_s
 from unified_tree.policies.eviction_policy import PolicyFactory
-from unified_tree.settings import TreeSettings
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ConfigurationError, LeaseError, UnifiedTreeError
+from unified_tree.terms.tier import Tier
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
     from unified_tree.misses.explain import Explanation
-    from unified_tree.results import EvictResult
+    from unified_tree.terms.results import EvictResult
 
 
 MIN_PRIORITY = -(1 << 63)

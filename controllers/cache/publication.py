@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from unified_tree.declare.keys import Key, as_bytes, require_tokens
-from unified_tree.errors import InsertError, LeaseError
 from unified_tree.inputs.arguments import flag, integer, items
-from unified_tree.results import record
+from unified_tree.terms.errors import InsertError, LeaseError
+from unified_tree.terms.results import record
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.state_pages import StatePages
-    from unified_tree.results import Boundary, InsertResult
+    from unified_tree.terms.results import Boundary, InsertResult
 
 
 class PublishedTokens:

@@ -14,7 +14,7 @@ from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pages.tier_pages import total_pages
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.effect import EffectKind
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache

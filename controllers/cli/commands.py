@@ -25,8 +25,8 @@ from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
 from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.errors import UnifiedTreeError
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import UnifiedTreeError
 
 RATIO = Number(min=1e-6, max=1e6)
 BUILD = "compiled" if is_compiled else f"interpreted: {why_interpreted()}".removesuffix(": ").replace("%", "%%")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.doctor.figures import Figures
 from unified_tree.controllers.doctor.findings import findings
 from unified_tree.controllers.inspector.page_client import answer_of
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import read_given
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.doctor.findings import Finding

@@ -10,9 +10,9 @@ import click
 from unified_tree.controllers.inspector.page_client import answer_of
 from unified_tree.controllers.inspector.recording_page import recording_server
 from unified_tree.controllers.shapes import COUNT, anything, list_of, record, text
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError
 
 LONGEST_ADDRESS = 1000
 FIGURES = record({"nodes": COUNT, "leases": COUNT})

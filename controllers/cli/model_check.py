@@ -13,7 +13,7 @@ from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.adapters.sglang.settings import HostSettings
 from unified_tree.controllers.workbench.report.composition_tables import print_models
 from unified_tree.controllers.workbench.report.text_table import print_table, report_console
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

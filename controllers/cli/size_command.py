@@ -20,7 +20,7 @@ from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import print_sizes, write_json
 from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
 from unified_tree.controllers.workbench.sizing.surface import survey
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.plan import Plan

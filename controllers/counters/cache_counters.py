@@ -10,7 +10,7 @@ from unified_tree.controllers.counters.transfer_counters import TransferCounters
 from unified_tree.controllers.counters.watcher import OBSERVER_FAILED, Observer
 from unified_tree.inputs.printable import printable, traceback_of
 from unified_tree.nodes.effect import EffectKind
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.controllers.counters.watcher import CacheWatcher
     from unified_tree.declare.keys import Key
-    from unified_tree.results import EvictResult
+    from unified_tree.terms.results import EvictResult
 
 LOG = logging.getLogger("unified_tree.cache")
 MAX_REASONS = 64

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss
     from unified_tree.nodes.effect import EffectKind
-    from unified_tree.results import EvictResult
-    from unified_tree.tier import Tier
+    from unified_tree.terms.results import EvictResult
+    from unified_tree.terms.tier import Tier
 
 
 LOG = logging.getLogger("unified_tree.cache")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.errors import PageError
+from unified_tree.terms.errors import PageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.declare.keys import Key
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.debugging.page_seals import PageSeals, WrongPage
 from unified_tree.controllers.storage.key_chain import KeyChain
-from unified_tree.errors import InvalidKeyError
+from unified_tree.terms.errors import InvalidKeyError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.shapes import COUNT, choice, of_class, record
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 from unified_tree.inputs.printable import printable
 from unified_tree.misses.explain import last_reason
 from unified_tree.misses.miss_cause import MissCause
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ConfigurationError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

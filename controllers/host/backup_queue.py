@@ -10,15 +10,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.idle_boundaries import IdleBoundaries
-from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.pages.tier_pages import DevicePages, TierPages
     from unified_tree.nodes.effect import Effect
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 BACKUP: Final = EffectKind.BACKUP

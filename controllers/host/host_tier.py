@@ -8,8 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import flag, integer, number
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pages.block_tables import BlockTables

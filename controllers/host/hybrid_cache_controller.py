@@ -16,9 +16,9 @@ from unified_tree.controllers.host.load import Load
 from unified_tree.controllers.host.open_transfers import OpenTransfer, OpenTransfers
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages, tier_pages
 from unified_tree.controllers.pages.tier_pages import TierPages
-from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.nodes.effect import Effect, EffectKind
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import StaleBoundaryError, TransferError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.tier_pages import DevicePages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 LOAD: Final = EffectKind.LOAD

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unified_tree.controllers.host.host_reads import HostReads
 from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.errors import StaleBoundaryError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import StaleBoundaryError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.pages.tier_pages import DevicePages, TierPages
-    from unified_tree.results import Boundary
-    from unified_tree.tier import NodeId
+    from unified_tree.terms.results import Boundary
+    from unified_tree.terms.tier import NodeId
     from unified_tree.tree import UnifiedTree
 
 BACKUP: Final = EffectKind.BACKUP

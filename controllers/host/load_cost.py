@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer, number
+from unified_tree.terms.errors import ConfigurationError
 
 DEFAULT_BYTES_PER_S = 7e9
 """Layer by layer from page-contiguous host pages, as `python -m benches.transfers` measured it on two cores of an AMD EPYC. A

@@ -14,9 +14,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.transfer_engines import Transfer
-from unified_tree.errors import TransferError, words_of
 from unified_tree.nodes.effect import EffectKind
-from unified_tree.results import record
+from unified_tree.terms.errors import TransferError, words_of
+from unified_tree.terms.results import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.doctor.figures import Figures, PoolFigures, label_of, namespaces_of, sizes_of, summed
 from unified_tree.controllers.inspector.figures import POOL_FIELDS
 from unified_tree.misses.miss_cause import MissCause
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.inspector.picture import Picture

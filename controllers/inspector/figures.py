@@ -10,7 +10,7 @@ from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_byte
 from unified_tree.controllers.pages.tier_pages import total_pages
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspected import Inspected

@@ -25,8 +25,8 @@ from unified_tree.controllers.shapes import (
     row,
     text,
 )
-from unified_tree.errors import ConfigurationError
 from unified_tree.misses.miss_cause import MissCause
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import parse_json
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import socket

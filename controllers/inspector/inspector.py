@@ -21,8 +21,8 @@ from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
 from unified_tree.controllers.inspector.tape import Tape
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
 from unified_tree.declare.keys import Key
-from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.sinks import Sink
     from unified_tree.nodes.effect import EffectKind
-    from unified_tree.results import EvictResult
-    from unified_tree.tier import Tier
+    from unified_tree.terms.results import EvictResult
+    from unified_tree.terms.tier import Tier
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""

@@ -6,8 +6,8 @@ import urllib.request
 from http.client import HTTPException
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1 << 26

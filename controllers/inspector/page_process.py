@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 MODULE = "unified_tree.controllers.inspector.page_main"
 

@@ -13,8 +13,8 @@ from unified_tree.controllers.inspector.namespace_timeline import NamespaceTimel
 from unified_tree.controllers.inspector.timeline import Timeline
 from unified_tree.controllers.inspector.tree_picture import TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS
-from unified_tree.errors import ConfigurationError
 from unified_tree.misses.miss_cause import MissCause
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

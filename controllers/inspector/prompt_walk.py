@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.inspector.recent_requests import misses_shown, tree_clock
-from unified_tree.errors import UnifiedTreeError
 from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import walk
 from unified_tree.misses.causes import LOAD_REFUSED, misses
 from unified_tree.misses.explain import losses_of, unknown_tail
 from unified_tree.native.comparing import agreement
-from unified_tree.results import NOWHERE, Boundary
+from unified_tree.terms.errors import UnifiedTreeError
+from unified_tree.terms.results import NOWHERE, Boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.explain import Loss
     from unified_tree.nodes.node import Node
-    from unified_tree.results import Match
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Match
 
 MAX_PROMPT_TOKENS = 1 << 18
 """Of a longer prompt the beginning is walked. Some steps at the end compare all of it, and this much takes some 0.2 ms."""

@@ -12,8 +12,8 @@ from unified_tree.controllers.inspector.page_process import listen, token_for, u
 from unified_tree.controllers.inspector.page_server import PageServer
 from unified_tree.controllers.inspector.picture import Picture
 from unified_tree.controllers.inspector.recorded_walk import recorded_walk
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import open_given
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from unified_tree.controllers.inspector.tree_walk import (
     PAGES_SHIFT,
     STRANDED,
 )
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
 from unified_tree.native.int64 import INT64
 from unified_tree.state.page_set import MAX_PAGES, PageSet
+from unified_tree.terms.errors import ConfigurationError, OutOfPagesError, PageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pages.block_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.pages.tier_pages import NOTHING, TierPages, least_cut
-from unified_tree.errors import ConfigurationError
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ConfigurationError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.block_tables import BlockTables
     from unified_tree.controllers.pages.page_allocator import PageAllocator
-    from unified_tree.results import EvictResult
     from unified_tree.state.shared_pools import SharedPools
+    from unified_tree.terms.results import EvictResult
     from unified_tree.tree import UnifiedTree
 
 

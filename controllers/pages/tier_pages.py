@@ -9,16 +9,16 @@ import numpy as np
 
 from unified_tree.controllers.pages.block_allocator import BlockAllocator
 from unified_tree.controllers.pages.page_allocator import PageAllocator
-from unified_tree.errors import OutOfPagesError
 from unified_tree.nodes.page_source import PageSource
-from unified_tree.results import EvictResult
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import OutOfPagesError
+from unified_tree.terms.results import EvictResult
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.counters.cache_counters import CacheCounters
-    from unified_tree.results import Boundary, InsertResult
+    from unified_tree.terms.results import Boundary, InsertResult
     from unified_tree.tree import UnifiedTree
 
 

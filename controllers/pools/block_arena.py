@@ -25,7 +25,7 @@ from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
 from unified_tree.declare.page_format import ITEM_BYTES
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

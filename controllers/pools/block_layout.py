@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.page_format import ITEM_BYTES
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unified_tree.controllers.pools.parts import ALL, by_layer, device_of
 from unified_tree.controllers.tensors import torch
-from unified_tree.errors import words_of
+from unified_tree.terms.errors import words_of
 
 copy_rows: Any
 try:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.tensors import torch
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import ConfigurationError
 
 try:
     from unified_tree.controllers.pools.row_copy import copy_rows

@@ -7,8 +7,8 @@ from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
 from unified_tree.declare.page_format import PageFormat
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import ConfigurationError
 
 
 class DevicePool:

@@ -19,7 +19,7 @@ from unified_tree.controllers.pools.host_layout import ALIGNMENT_BYTES, TRAILER_
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
 from unified_tree.controllers.pools.pinning import check_can_pin, pin_while_used
 from unified_tree.declare.block_budget import BlockBudget
-from unified_tree.errors import ConfigurationError, PageError
+from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

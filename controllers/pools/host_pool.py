@@ -11,8 +11,8 @@ from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host
 from unified_tree.controllers.pools.pinning import check_can_pin, pin_while_used
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.declare.page_format import PageFormat
-from unified_tree.errors import ConfigurationError, PageError
 from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, host_page_bytes
 from unified_tree.declare.block_budget import BlockBudget
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.errors import PageError
+from unified_tree.terms.errors import PageError
 
 Ids = NDArray[np.int64]
 

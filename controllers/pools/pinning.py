@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from unified_tree.controllers.tensors import torch
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device of this process."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Coverage, Path, Trailing
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import torch

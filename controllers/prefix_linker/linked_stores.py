@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 class LinkedStores:

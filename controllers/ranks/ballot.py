@@ -10,8 +10,8 @@ from unified_tree.controllers.ranks.history import History
 from unified_tree.controllers.ranks.message import VIEW_BYTES, Message, count_bytes
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.tickets import Tickets
-from unified_tree.errors import TicketError
-from unified_tree.results import record
+from unified_tree.terms.errors import TicketError
+from unified_tree.terms.results import record
 
 
 class Ballot:

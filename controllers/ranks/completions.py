@@ -6,8 +6,8 @@ from operator import index
 from typing import Any
 
 from unified_tree.controllers.ranks.consensus import Finished
-from unified_tree.errors import TicketError
-from unified_tree.results import record
+from unified_tree.terms.errors import TicketError
+from unified_tree.terms.results import record
 
 NONE: frozenset[int] = frozenset()
 

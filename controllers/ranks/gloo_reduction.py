@@ -11,7 +11,7 @@ import torch
 from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
 
 from unified_tree.controllers.ranks.message import Message
-from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
+from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_watch import RankWatch

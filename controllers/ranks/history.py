@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from unified_tree.controllers.ranks.message import DIGEST_BYTES, TICK_BYTES, VIEW_BYTES, neutral
-from unified_tree.errors import DivergenceError
+from unified_tree.terms.errors import DivergenceError
 
 
 class History:

@@ -43,7 +43,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from unified_tree.controllers.ranks.message_shape import MessageShape
-from unified_tree.errors import DivergenceError
+from unified_tree.terms.errors import DivergenceError
 
 LAYOUT_VERSION = 3
 TICK_BYTES = 8

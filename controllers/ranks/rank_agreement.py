@@ -15,7 +15,7 @@ from uuid import uuid4
 import numpy as np
 from mypy_extensions import mypyc_attr
 
-from unified_tree.errors import RankError
+from unified_tree.terms.errors import RankError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from unified_tree.controllers.ranks.consensus import Agreement
 from unified_tree.controllers.ranks.message import SESSION_BYTES, opening_message, session_of
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.reduction import Reduction
-from unified_tree.errors import RankError
+from unified_tree.terms.errors import RankError
 
 
 class TickedConsensus:

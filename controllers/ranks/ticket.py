@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.ranks.consensus import Decision
 from unified_tree.controllers.ranks.message import DIGEST_BYTES, FLAGS, OPENED, VOTED, WANTED, with_complement
-from unified_tree.errors import TicketError
+from unified_tree.terms.errors import TicketError
 
 
 class Ticket:

@@ -12,7 +12,7 @@ from unified_tree.controllers.ranks.consensus import Decision
 from unified_tree.controllers.ranks.message import DIGEST_BYTES, OPENED, VOTED, WANTED, are_equal, neutral, slot_bytes
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.ticket import Ticket
-from unified_tree.errors import ConfigurationError, DivergenceError, TicketError
+from unified_tree.terms.errors import ConfigurationError, DivergenceError, TicketError
 
 
 class Tickets:

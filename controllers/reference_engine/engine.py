@@ -18,7 +18,7 @@ from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.reference_engine.speculation import Speculation
 from unified_tree.controllers.reference_engine.steps import advance, can_publish_state, not_drafted
-from unified_tree.errors import OutOfPagesError, TransferError
+from unified_tree.terms.errors import OutOfPagesError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease

@@ -25,7 +25,7 @@ from unified_tree.controllers.reference_engine.layer_pass import LayerState
 from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
 from unified_tree.declare.coverage import Coverage, Point
 from unified_tree.declare.page_format import WHOLE
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

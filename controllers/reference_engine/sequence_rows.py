@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unified_tree.errors import LeaseError
+from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class CallGate:

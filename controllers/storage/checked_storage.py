@@ -23,7 +23,7 @@ from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.storage_engine import AnsweringEngine, Outcome, SealingEngine
 from unified_tree.controllers.storage.store_faults import FAULT_OF_READ, FAULT_OF_WRITE, StoreFault, StoreFaults
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine

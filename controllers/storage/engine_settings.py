@@ -30,7 +30,7 @@ from typing import Any, TypeVar, get_type_hints
 from unified_tree.controllers.storage.setting_checks import fits, kinds, named, shown
 from unified_tree.controllers.storage.settings_file import section
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 VARIABLE_PREFIX = "unified_tree__"
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")

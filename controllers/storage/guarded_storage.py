@@ -26,7 +26,7 @@ from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageCounters, StorageStats
 from unified_tree.controllers.storage.stored_pool import StoredPool, pools_by_name
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class GuardedStorage(ABC):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.declare.component import Component
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 class HitPolicy(Enum):

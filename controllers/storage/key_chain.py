@@ -23,7 +23,7 @@ import numpy as np
 
 from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-from unified_tree.errors import ConfigurationError, InvalidKeyError
+from unified_tree.terms.errors import ConfigurationError, InvalidKeyError
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key

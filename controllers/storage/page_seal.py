@@ -16,7 +16,7 @@ import struct
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-from unified_tree.errors import PageError
+from unified_tree.terms.errors import PageError
 
 _MAGIC = b"UTpage\x00\x01"
 _TRAILER = struct.Struct("<8sQ16s32s")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unified_tree.errors import PageError
+from unified_tree.terms.errors import PageError
 
 
 def address_of(memory: memoryview) -> int:

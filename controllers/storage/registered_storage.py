@@ -16,7 +16,7 @@ from unified_tree.controllers.storage.registered_memory import RegisteredMemory
 from unified_tree.controllers.storage.registered_settings import RegisteredSettings
 from unified_tree.controllers.storage.registered_transfer import BounceBuffer, Direction, RegisteredTransfer
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 Move = Callable[[Sequence[str], Sequence[int], int], list[int]]
 """Given names, the address of a page for each, and a page's bytes; answers a number for each."""

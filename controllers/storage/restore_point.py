@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.digests import Digests

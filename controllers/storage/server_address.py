@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 _HOST = re.compile(r"[^\s/\\@?#%,:\[\]]+")
 _IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+)\]")

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 LONGEST_S = 1_000_000.0
 """Of a time-out or a pause: eleven days, what every clock and socket underneath can still count in milliseconds."""

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
+from unified_tree.terms.errors import ConfigurationError
 
 MAX_BYTES = 1 << 20
 

@@ -13,7 +13,7 @@ from unified_tree.controllers.storage.memory_storage import MemoryStorage
 from unified_tree.controllers.storage.null_storage import NullStorage
 from unified_tree.controllers.storage.storage_engine import StorageEngine
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "unified_tree.storage"
 """An installed package offers `name = "module:factory"` here."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-from unified_tree.errors import ConfigurationError, PageError
+from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import Capabilities

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from unified_tree.errors import words_of
+from unified_tree.terms.errors import words_of
 
 Steps = Generator[float, None, None]
 """What a job is; yields pauses in seconds."""

@@ -17,8 +17,8 @@ from unified_tree.controllers.storage_tier.stored_digests import NOT_SEEN, Seen
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node
-    from unified_tree.results import Boundary
-    from unified_tree.tier import NodeId
+    from unified_tree.terms.results import Boundary
+    from unified_tree.terms.tier import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

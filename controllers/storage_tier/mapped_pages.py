@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory
-from unified_tree.errors import ConfigurationError, PageError
+from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

@@ -12,16 +12,16 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
-from unified_tree.errors import StaleBoundaryError
 from unified_tree.lookup.matching import collect_at, key_of
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.errors import StaleBoundaryError
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.nodes.node import Node
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 HOST: Final = Tier.HOST
 

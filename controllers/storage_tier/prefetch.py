@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.misses.miss import StoreLoss
 from unified_tree.native.comparing import agreement
-from unified_tree.results import NOWHERE
+from unified_tree.terms.results import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
     from unified_tree.controllers.storage_tier.prefetch_stages import Stages
     from unified_tree.declare.keys import Key
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 Place = tuple[str, bool, int, int, bytes]

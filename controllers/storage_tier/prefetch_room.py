@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
-from unified_tree.errors import OutOfPagesError
+from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Steps
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 Result = TypeVar("Result")

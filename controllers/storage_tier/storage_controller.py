@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.store_jobs import StoreJobs
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 _LOG = logging.getLogger("unified_tree.storage_tier")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

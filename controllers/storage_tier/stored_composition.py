@@ -12,7 +12,7 @@ from unified_tree.controllers.storage.hit_policy import HitPolicy, PoolNeed, nee
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.declare.component import Component
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

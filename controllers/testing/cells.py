@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.errors import PageError
+from unified_tree.terms.errors import PageError
 
 Ids = NDArray[np.int64]
 """Page ids, or numbers of pages."""

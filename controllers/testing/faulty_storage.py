@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine
 from unified_tree.controllers.storage.storage_stats import StorageStats
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

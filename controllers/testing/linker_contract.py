@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, await_until, expect, expect_equal, refusal, run_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool

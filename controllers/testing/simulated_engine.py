@@ -21,7 +21,7 @@ from unified_tree.controllers.testing.simulated_stage import SimulatedStage, lay
 from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.errors import words_of
+from unified_tree.terms.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

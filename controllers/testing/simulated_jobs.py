@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
-from unified_tree.errors import words_of
+from unified_tree.terms.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines import VirtualClock

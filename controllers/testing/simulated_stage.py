@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import Copy, EffectKind
+from unified_tree.terms.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

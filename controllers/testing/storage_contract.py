@@ -22,7 +22,7 @@ from unified_tree.controllers.testing.storage_rig import (
     new_store,
     pools_of_format,
 )
-from unified_tree.errors import PageError, StorageError
+from unified_tree.terms.errors import PageError, StorageError
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 

@@ -13,8 +13,8 @@ from unified_tree.controllers.testing.held_copies import HeldCopies
 from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids, transfer
 from unified_tree.controllers.testing.transfer_traffic import Traffic, break_copies
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.errors import PageError, TransferError
 from unified_tree.nodes.effect import Copy
+from unified_tree.terms.errors import PageError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

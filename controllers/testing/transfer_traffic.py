@@ -9,8 +9,8 @@ from unified_tree.controllers.testing.cells import Ids
 from unified_tree.controllers.testing.checks import expect, expect_equal
 from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import Copy, EffectKind
+from unified_tree.terms.errors import TransferError
 
 
 class Traffic:

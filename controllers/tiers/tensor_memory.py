@@ -17,7 +17,7 @@ from unified_tree.controllers.pools.staged_pair import StagedPair
 from unified_tree.controllers.tensors import torch
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, TransferEngine
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy import ndarray
 
-from unified_tree.errors import PageError, TransferError
 from unified_tree.native.int64 import INT64
+from unified_tree.terms.errors import PageError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.nodes.effect import Copy

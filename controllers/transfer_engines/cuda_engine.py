@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, cast
 from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
-from unified_tree.errors import ConfigurationError, words_of
 from unified_tree.inputs.arguments import integer
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError, words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from unified_tree.errors import TransferError
+from unified_tree.terms.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.ledger import Ledger

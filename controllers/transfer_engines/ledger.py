@@ -15,10 +15,10 @@ from typing import Any, Final
 from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.inputs.arguments import integer
 from unified_tree.nodes.effect import EffectKind
-from unified_tree.results import record
+from unified_tree.terms.errors import ConfigurationError, TransferError
+from unified_tree.terms.results import record
 
 LOAD: Final = EffectKind.LOAD
 FIRST_LAYER: Final = (0,)

@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 
 from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, CLOSED
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
-from unified_tree.errors import TransferError
+from unified_tree.terms.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer

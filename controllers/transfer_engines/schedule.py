@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.transfer_engines.batch import Batch
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Transfer
-from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.inputs.arguments import integer
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover

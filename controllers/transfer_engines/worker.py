@@ -14,8 +14,8 @@ import weakref
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from unified_tree.errors import words_of
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.schedule import Schedule

@@ -37,7 +37,7 @@ from watchdog import Watchdog, until
 from watched_storage import WatchedStorage, nothing, watched
 
 from unified_tree.controllers.storage import StorageEngine, StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 ENGINES = ("file", "redis", "redis_cluster", "mooncake", "hf3fs", "hf3fs_mount", "simm")
 FAULTS = ("absent", "reborn", "killed", "restarted", "frozen", "slow", "full", "forgetful", "short", "corrupt")

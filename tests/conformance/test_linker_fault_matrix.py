@@ -27,7 +27,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.prefix_linker import LinkedPrefixes
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

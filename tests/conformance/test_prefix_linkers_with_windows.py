@@ -11,7 +11,7 @@ from unified_tree.controllers.prefix_linker import MemoryLinker, PrefixLinker
 from unified_tree.controllers.testing import Check, LinkedTensors, WindowedRig, windowed_linker_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, hybrid
 from unified_tree.controllers.testing.windowed_linker_contract import CASES, PAGES, hybrid_tensors
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 pytestmark = lmcache_server.QUIET
 

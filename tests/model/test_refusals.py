@@ -21,7 +21,7 @@ from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.nodes.node import Value
 from unified_tree.policies.density.turns import Session
-from unified_tree.tier import NodeId
+from unified_tree.terms.tier import NodeId
 
 PAGE_SIZE = 2
 HUGE = 10_000

@@ -15,7 +15,7 @@ import pytest
 from stored_pages import Clock, blanks, body, keys, pages, pool
 
 from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StoredPool
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 SLOT_BYTES = 8192 + 64
 FORMATS = (pool(4160, "bf16"), pool(2112, "fp8"), pool(4160, "rank 1"), pool(12_352, "other model"))

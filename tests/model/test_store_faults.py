@@ -18,7 +18,7 @@ from unwell_store import Rotten, Unwell
 from unified_tree import Component, Path, Point, Trailing
 from unified_tree.controllers.storage import Outcome
 from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 KINDS = (
     [Component(name="full", coverage=Path(), page_bytes=64)],

@@ -16,7 +16,7 @@ from unified_tree import Key, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.reference_engine import EngineSettings, Request
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 WINDOWED = {family.name: family for family in (GPT_OSS, GEMMA3, MIMO)}
 ROOMY = Tiers(host=False, paths=8.0, windows=8.0, states=40)

@@ -16,8 +16,8 @@ from stored_cache import Kept, StoredCache
 from unified_tree import Key
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import Transfer
-from unified_tree.errors import RankError, StorageError, TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import RankError, StorageError, TransferError
 
 PROMPT = list(range(41))
 

@@ -12,7 +12,7 @@ from ports import free_port
 
 from unified_tree.controllers.adapters.lmcache import open_daemon, remove_leftovers
 from unified_tree.controllers.testing.linked_tensors import LinkedTensors
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

@@ -11,7 +11,7 @@ import hf3fs_service
 import pytest
 
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 hf3fs_service.skip_unless_it_runs()
 GOOD: dict[str, Any] = {"directory": "d", "rank": "r", "capacity_bytes": 1 << 20}

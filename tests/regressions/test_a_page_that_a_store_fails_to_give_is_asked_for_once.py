@@ -10,7 +10,7 @@ from unwell_store import Unwell
 
 from unified_tree import Component, Path, Trailing
 from unified_tree.controllers.storage import Outcome
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
 WINDOW = Component(name="swa", coverage=Trailing(5), page_bytes=64)

@@ -151,7 +151,7 @@ def test_a_real_server(server: redis_server.Redis, way: str) -> None:
 
 
 def test_settings_are_checked() -> None:
-    from unified_tree.errors import ConfigurationError
+    from unified_tree.terms.errors import ConfigurationError
 
     with pytest.raises(ConfigurationError, match="retry_s must be positive or None, not 0"):
         PersistPolicy(retry_s=0)

@@ -10,7 +10,7 @@ from sglang_tiers import KINDS, TOKENS, Served
 from watchdog import until
 
 from unified_tree import Key
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 LONGER = Key([*TOKENS, 0])
 """A prefetch leaves out the last token of its key."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from unified_tree import Component, Key, PageError, Path, Point, Tier, Trailing, UnifiedTree
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.pages.page_allocator import PageAllocator
-from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.nodes import page_source
 from unified_tree.nodes.page_source import PageSource
+from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 FULL = Component(name="full", coverage=Path())
 SWA = Component(name="swa", coverage=Trailing(2))

@@ -9,7 +9,7 @@ from unified_tree.controllers.adapters.lmcache.in_process_settings import InProc
 from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.controllers.storage.redis import RedisSettings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 KUBERNETES = {
     f"{service}_{rest}": value

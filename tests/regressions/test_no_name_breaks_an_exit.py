@@ -32,8 +32,8 @@ from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.workbench.traces.trace import read_trace
-from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.inputs.printable import LONGEST, printable
+from unified_tree.terms.errors import ConfigurationError, LeaseError
 
 names = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
 

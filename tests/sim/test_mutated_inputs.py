@@ -46,7 +46,7 @@ from unified_tree.controllers.storage.settings_file import section
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
-from unified_tree.errors import UnifiedTreeError
+from unified_tree.terms.errors import UnifiedTreeError
 
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 200))]
 TIMES = 40

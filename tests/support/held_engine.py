@@ -12,8 +12,8 @@ from unified_tree import Component
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import Completion, Transfer
-from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import TransferError
 
 
 class WouldWaitError(Exception):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unified_tree import Point
 from unified_tree.controllers.prefix_linker import LinkedPool, MemoryLinker, PrefixLinker, Progress, Span
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 Ids = NDArray[np.int64]
 

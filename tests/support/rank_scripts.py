@@ -17,7 +17,7 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key, Tier
 from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape, RankWatch, TickedConsensus
-from unified_tree.errors import RankError
+from unified_tree.terms.errors import RankError
 
 Plain = tuple[Any, ...]
 

@@ -12,7 +12,7 @@ from waiting import PATIENCE_S
 
 from unified_tree.controllers.ranks import Consensus, MessageShape, TickedConsensus
 from unified_tree.controllers.ranks.message import Message
-from unified_tree.errors import RankError, RankTimeoutError
+from unified_tree.terms.errors import RankError, RankTimeoutError
 
 T = TypeVar("T")
 

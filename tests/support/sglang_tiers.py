@@ -24,7 +24,7 @@ from unified_tree.controllers.storage_tier.policies import PrefetchMode, Prefetc
 from unified_tree.controllers.transfer_engines.lane import Lane
 from unified_tree.declare.page_format import Shard
 from unified_tree.nodes.effect import EffectKind
-from unified_tree.results import Boundary
+from unified_tree.terms.results import Boundary
 
 SIZE, PAGES, STATES, TOKENS = 2, 8, 4, list(range(8))
 KINDS = ("full", "windows", "states")

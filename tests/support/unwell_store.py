@@ -10,7 +10,7 @@ import numpy as np
 from stored_cache import Kept
 
 from unified_tree.controllers.storage import Outcome, StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class Unwell(Kept):

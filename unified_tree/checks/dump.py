@@ -9,8 +9,8 @@ import numpy as np
 from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import key_of
 from unified_tree.nodes.node import Node
-from unified_tree.results import Boundary
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.results import Boundary
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key

@@ -16,7 +16,7 @@ from unified_tree.native.int64 import INT64_BYTES
 from unified_tree.nodes.children import SiblingPlace, child_at
 from unified_tree.nodes.node import NO_BOUNDARY, Node, Value
 from unified_tree.state.resumability import is_needed
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.locks.locks import Locks

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

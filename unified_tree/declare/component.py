@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.coverage import COVERAGES, Coverage
 from unified_tree.declare.page_format import PageFormat
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import flag, number
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from unified_tree.errors import InvalidKeyError
 from unified_tree.inputs.arguments import MAX_INTEGER, integer
 from unified_tree.inputs.printable import printable
 from unified_tree.native.int64 import INT64, INT64_BYTES, any_negative
+from unified_tree.terms.errors import InvalidKeyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
     Walked = tuple[object, Boundary]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from unified_tree.errors import UnifiedTreeError
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import UnifiedTreeError
+from unified_tree.terms.tier import Tier
 
 MAX_INTEGER: Final = (1 << 63) - 1
 MAX_AT_HAND: Final = (1 << 62) - 1

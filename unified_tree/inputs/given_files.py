@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

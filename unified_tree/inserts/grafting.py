@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unified_tree.errors import InsertError
 from unified_tree.lookup.matching import node_above, walk
 from unified_tree.nodes.effect import Span
 from unified_tree.nodes.node import Node
 from unified_tree.nodes.page_ids import page_ids
-from unified_tree.results import NOWHERE, Boundary
 from unified_tree.state.splitting import split
-from unified_tree.tier import HOST, PAGE_ID_BYTES, Tier
+from unified_tree.terms.errors import InsertError
+from unified_tree.terms.results import NOWHERE, Boundary
+from unified_tree.terms.tier import HOST, PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.nodes.effect import Span
     from unified_tree.state.tree_state import TreeState
-    from unified_tree.tier import Tier
+    from unified_tree.terms.tier import Tier
 
 
 class GraftResult(NamedTuple):

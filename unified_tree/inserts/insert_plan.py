@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.declare.keys import Key
-from unified_tree.errors import InsertError, PageError
 from unified_tree.lookup.matching import path_reach, walk
 from unified_tree.native.comparing import agreement
 from unified_tree.native.int64 import any_negative
 from unified_tree.nodes.node import Node
 from unified_tree.nodes.page_ids import page_ids
 from unified_tree.state.shared_windows import would_lose_state
+from unified_tree.terms.errors import InsertError, PageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.results import Boundary
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Boundary
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 States = Mapping[str, Mapping[Any, Any]]  # unchecked: compiled code would refuse what are no ints in its own words

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from unified_tree.errors import InsertError
 from unified_tree.inputs.arguments import integer
 from unified_tree.inserts.insert_plan import Plan, known_pages, plan_insert
 from unified_tree.nodes.node import Node, Value
-from unified_tree.results import NOWHERE, Boundary, InsertResult, record
 from unified_tree.state.splitting import keep_window, split, split_at
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.errors import InsertError
+from unified_tree.terms.results import NOWHERE, Boundary, InsertResult, record
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

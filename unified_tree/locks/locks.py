@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
 from unified_tree.inputs.arguments import items
 from unified_tree.lookup.matching import collect_at, deepest_boundary, path_reach
 from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.nodes.receipt import LockKeeper, Receipt
-from unified_tree.results import Boundary, checked_boundary
 from unified_tree.state.splitting import cut_window, keep_window, split
-from unified_tree.tier import DEVICE, HOST, Tier
+from unified_tree.terms.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
+from unified_tree.terms.results import Boundary, checked_boundary
+from unified_tree.terms.tier import DEVICE, HOST, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from unified_tree.declare.keys import Key, require_tokens
 from unified_tree.native.comparing import agreement
 from unified_tree.nodes.children import child_at
 from unified_tree.nodes.node import Node, window_values
-from unified_tree.results import NOWHERE, Boundary, Match, record
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.results import NOWHERE, Boundary, Match, record
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.state.tree_state import TreeState

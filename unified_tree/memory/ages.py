@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Value

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.line import Eviction, Ghost, Line
     from unified_tree.nodes.node import Node, Root
-    from unified_tree.results import Match
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Match
 
 # The codes of MissCause, as constants that cost nothing to compare.
 NEVER_SEEN: Final = 0

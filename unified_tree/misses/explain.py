@@ -10,7 +10,7 @@ from unified_tree.lookup.matching import match, walk, window_gap
 from unified_tree.misses.causes import LOAD_REFUSED, misses
 from unified_tree.nodes.node import Node
 from unified_tree.nodes.order import SPARE, STRANDED
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from unified_tree.nodes.node import Node
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 class EffectKind(Enum):

@@ -16,7 +16,7 @@ from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from unified_tree.nodes.order import Ranked
-    from unified_tree.tier import Tier
+    from unified_tree.terms.tier import Tier
 
 MAX_NOTES: Final = 16
 """Lengths of one line at which something is noted, of each kind; the oldest note is forgotten."""

@@ -18,14 +18,14 @@ from mypy_extensions import mypyc_attr
 
 from unified_tree.native.tuples import with_item
 from unified_tree.nodes.order import Ranked
-from unified_tree.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
+from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.children import ChildIndex, SiblingPlace
     from unified_tree.nodes.effect import Effect
     from unified_tree.nodes.line import Eviction, Line
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.tier import NodeId
+    from unified_tree.terms.tier import NodeId
 
 NO_BOUNDARY: Final = 1 << 62
 """`Node.nearest_boundary` of a node under which nothing can be resumed."""

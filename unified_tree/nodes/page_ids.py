@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.errors import PageError
 from unified_tree.native.int64 import INT64
+from unified_tree.terms.errors import PageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

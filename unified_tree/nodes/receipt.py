@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import ReceiptError
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ReceiptError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Value
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 class LockKeeper:

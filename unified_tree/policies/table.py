@@ -10,13 +10,13 @@ from __future__ import annotations
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.extensions import find_extension, known_names
 from unified_tree.nodes.node import Value
 from unified_tree.policies.built_in import CostAware, Fifo, Filo, Lfu, Lru, Mru, Priority, Slru
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.eviction_policy import EvictionPolicy
 from unified_tree.policies.standard_policy import Standard
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unified_tree.declare.component import Component
+    from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.node import Node, Value
-    from unified_tree.settings import TreeSettings
-    from unified_tree.tier import Tier
+    from unified_tree.terms.tier import Tier
 
 
 class TreeView:

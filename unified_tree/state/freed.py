@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.results import EvictResult, record
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.results import EvictResult, record
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Value

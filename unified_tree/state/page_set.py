@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.errors import PageError
 from unified_tree.native.numpy_flags import BEYOND, YES, NumpyFlags
+from unified_tree.terms.errors import PageError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.errors import PageError
 from unified_tree.nodes.node import Value
 from unified_tree.nodes.order import COPIED, NEEDED, SPARE, STRANDED, Order
 from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import Guarded
 from unified_tree.state.page_set import MAX_PAGES, PageSet
-from unified_tree.tier import PAGE_ID_BYTES
+from unified_tree.terms.errors import PageError
+from unified_tree.terms.tier import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.component import Component
     from unified_tree.nodes.line import Eviction
     from unified_tree.policies.eviction_policy import EvictionPolicy
-    from unified_tree.tier import Tier
+    from unified_tree.terms.tier import Tier
 
 
 class Pool:

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from unified_tree.nodes.children import nearest_below, place_by_boundary
 from unified_tree.nodes.node import NO_BOUNDARY, REPLAY_BOUNDARY, Node, Value
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.results import Boundary
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Boundary
 
 
 class Resumability:

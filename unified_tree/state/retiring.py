@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from unified_tree.nodes.node import Node, Root
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.state.freed import Freed

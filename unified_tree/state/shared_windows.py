@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unified_tree.tier import PAGE_ID_BYTES
+from unified_tree.terms.tier import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

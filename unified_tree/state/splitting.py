@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.nodes.children import attach, replace
 from unified_tree.nodes.node import Node, Value, window_values
-from unified_tree.tier import PAGE_ID_BYTES, Tier
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.state.tree_state import TreeState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.nodes.node import Node, Value
 from unified_tree.policies.tree_view import TreeView
-from unified_tree.tier import Tier, opposite
+from unified_tree.terms.tier import Tier, opposite
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Value

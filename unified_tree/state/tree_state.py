@@ -14,30 +14,30 @@ import numpy as np
 
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import MAX_TOKENS
-from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
 from unified_tree.nodes.node import NO_BOUNDARY, Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
-from unified_tree.results import Boundary
 from unified_tree.state.pool import Pool
 from unified_tree.state.resumability import Resumability
 from unified_tree.state.retiring import Retired
 from unified_tree.state.shared_pools import SharedPools
 from unified_tree.state.shared_windows import SharedWindow
 from unified_tree.state.state_view import StateView
-from unified_tree.tier import HOST, PAGE_ID_BYTES, NodeId, Tier
+from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
+from unified_tree.terms.results import Boundary
+from unified_tree.terms.tier import HOST, PAGE_ID_BYTES, NodeId, Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.declare.block_budget import BlockBudget
+    from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.line import Eviction
     from unified_tree.policies.eviction_policy import EvictionPolicy
     from unified_tree.policies.standard_policy import Standard
     from unified_tree.policies.tree_view import TreeView
-    from unified_tree.settings import TreeSettings
 
 FOLLOWED_BYTES: Final = 64 << 20
 """The memory of evictions for a policy that follows texts, where `ghost_bytes` is 0."""

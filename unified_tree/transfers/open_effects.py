@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from unified_tree.errors import EffectError
 from unified_tree.inserts.grafting import crossed, land
 from unified_tree.locks.locks import collect
 from unified_tree.native.int64 import INT64
@@ -21,16 +20,17 @@ from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.nodes.page_ids import page_ids
 from unified_tree.nodes.page_source import PageSource
-from unified_tree.results import record
 from unified_tree.state.splitting import split
-from unified_tree.tier import DEVICE, HOST, PAGE_ID_BYTES, Tier, opposite
+from unified_tree.terms.errors import EffectError
+from unified_tree.terms.results import record
+from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, Tier, opposite
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.locks.locks import Locks
-    from unified_tree.results import Boundary
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.results import Boundary
 
 BACKUP: Final = EffectKind.BACKUP
 LOAD: Final = EffectKind.LOAD

@@ -10,7 +10,7 @@ from unified_tree.inserts import grafting
 from unified_tree.inserts.grafting import GraftResult
 from unified_tree.lookup.matching import spare_from
 from unified_tree.nodes.effect import Effect, EffectKind
-from unified_tree.results import NOWHERE, Boundary, checked_boundary
+from unified_tree.terms.results import NOWHERE, Boundary, checked_boundary
 from unified_tree.transfers.open_effects import OpenEffects, Supply
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSe
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from unified_tree.controllers.adapters.lmcache.group_probe import check_object_g
 from unified_tree.controllers.adapters.lmcache.lmcache_package import lmcache_module
 from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
-from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.terms.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.prefix_linker import Span

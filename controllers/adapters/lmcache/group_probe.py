@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.prefix_linker.prefix_linker import Span
-from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.terms.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.lmcache.daemon_session import DaemonSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.adapters.lmcache.chunk_keys import ChunkKeys
 from unified_tree.controllers.adapters.lmcache.lmcache_package import lmcache_module
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings

@@ -19,7 +19,7 @@ from unified_tree.controllers.adapters.lmcache.in_process_settings import InProc
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
-from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.terms.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
     import numpy as np

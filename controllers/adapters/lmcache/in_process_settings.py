@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_settings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BOUNDS = {"chunk_tokens": Bounds(1, 1 << 31), "memory_bytes": Bounds(1, MAX_BYTES)}

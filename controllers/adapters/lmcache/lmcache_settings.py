@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.setting_checks import SECONDS, Bounds, check_settings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BOUNDS = {

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.lmcache.lmcache_package import lmcache_module
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.device_pool import DevicePool

@@ -15,7 +15,7 @@ from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.declare.page_format import Shard
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

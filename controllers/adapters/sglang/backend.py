@@ -50,13 +50,13 @@ from unified_tree.controllers.adapters.sglang.running_states import RunningState
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
 from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
-from unified_tree.settings import TreeSettings
+from unified_tree.declare.settings import TreeSettings
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 logger = logging.getLogger(__name__)

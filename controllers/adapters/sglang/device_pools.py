@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.adapters.sglang.page_names import PageNames
-    from unified_tree.results import InsertResult
+    from unified_tree.terms.results import InsertResult
 
     Names: TypeAlias = PageNames | PageNumbers
     Numbers: TypeAlias = Any

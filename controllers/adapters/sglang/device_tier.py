@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
 from unified_tree.controllers.pages.tier_pages import least_cut
-from unified_tree.errors import OutOfPagesError
 from unified_tree.eviction.evicting import evict
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import OutOfPagesError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.tier_pages import DevicePages, PageWatcher
-    from unified_tree.results import Boundary, EvictResult
+    from unified_tree.terms.results import Boundary, EvictResult
     from unified_tree.tree import UnifiedTree
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
 from unified_tree.declare.page_format import PageFormat, Part, Shard
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import torch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.results import NOWHERE
+from unified_tree.terms.results import NOWHERE
 
 if TYPE_CHECKING:
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 
 class FixedAnswers:

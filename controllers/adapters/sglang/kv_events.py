@@ -29,15 +29,15 @@ from sglang.srt.disaggregation.kv_events import (
 )
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL
-from unified_tree.errors import StaleBoundaryError
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import StaleBoundaryError
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sglang.srt.mem_cache.events import KVCacheEventRecorder
 
     from unified_tree import Key, UnifiedTree
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 DIGEST_BYTES = 32
 SALT_TAG = b"sglang-cache-salt-v1\0"

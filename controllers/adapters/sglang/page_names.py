@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from unified_tree.controllers.pools.device_index import device_index
-from unified_tree.errors import PageError
 from unified_tree.state.page_set import PageSet
+from unified_tree.terms.errors import PageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

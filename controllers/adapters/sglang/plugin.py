@@ -12,7 +12,7 @@ from typing import Any
 from unified_tree.controllers.adapters.sglang.refusals import Served, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 TESTED_VERSIONS = ("0.5.23",)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.memory.in_flight import Flight
     from unified_tree.misses.miss import StoreLoss
-    from unified_tree.results import Boundary, Match
+    from unified_tree.terms.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
 LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, W
 from unified_tree.inserts.insert_plan import plan_insert
 from unified_tree.inserts.inserting import Insertion
 from unified_tree.nodes.receipt import Receipt
-from unified_tree.results import NOWHERE, Boundary
-from unified_tree.tier import Tier
+from unified_tree.terms.results import NOWHERE, Boundary
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     import numpy as np

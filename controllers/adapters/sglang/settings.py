@@ -11,9 +11,9 @@ from typing import Any
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer, number
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
+from unified_tree.terms.errors import ConfigurationError
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""

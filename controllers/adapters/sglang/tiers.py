@@ -23,7 +23,7 @@ from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.controllers.weights.weights import Weights
-from unified_tree.errors import OutOfPagesError, StaleBoundaryError, StorageError, TransferError
+from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, StorageError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.page_format import PageFormat
     from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.effect import EffectKind
-    from unified_tree.results import Boundary, Match
+    from unified_tree.terms.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
 

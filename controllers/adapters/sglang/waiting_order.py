@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unified_tree.tier import ROOT_ID
+from unified_tree.terms.tier import ROOT_ID
 
 if TYPE_CHECKING:
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Coverage
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

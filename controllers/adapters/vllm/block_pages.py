@@ -20,7 +20,7 @@ from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.vllm.block_group import BlockGroup

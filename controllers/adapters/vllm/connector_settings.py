@@ -10,9 +10,9 @@ from unified_tree.controllers.inspector.inspector_settings import InspectorSetti
 from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.given_files import shown
 from unified_tree.policies.table import policy_factory
+from unified_tree.terms.errors import ConfigurationError
 
 GIB = 1 << 30
 _BOUNDS = {

@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
 
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
 from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:

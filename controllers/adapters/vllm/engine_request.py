@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.memory.in_flight import Flight
     from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Match
+    from unified_tree.terms.results import Match
 
 
 class EngineRequest(Protocol):

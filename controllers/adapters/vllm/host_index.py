@@ -12,9 +12,9 @@ from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.weights.weights import Weights
-from unified_tree.errors import OutOfPagesError
-from unified_tree.settings import TreeSettings
-from unified_tree.tier import Tier
+from unified_tree.declare.settings import TreeSettings
+from unified_tree.terms.errors import OutOfPagesError
+from unified_tree.terms.tier import Tier
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.inserts.grafting import GraftResult
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.results import Boundary, EvictResult
+    from unified_tree.terms.results import Boundary, EvictResult
 
 RECLAIM_NODES = 1024
 MAX_VERSIONS = 16_384

@@ -15,7 +15,7 @@ import numpy as np
 
 from unified_tree.controllers.adapters.vllm.store_messages import Answer, LookUp, ReadPages, StoreMessage, WritePages
 from unified_tree.controllers.storage_tier.jobs import Job
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.key_chain import KeyChain

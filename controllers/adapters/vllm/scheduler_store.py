@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.vllm.store_messages import Answer, StoreMessage
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import StoreLoss
-    from unified_tree.results import Boundary
+    from unified_tree.terms.results import Boundary
 
 WRITES_AT_A_TIME = 16
 """Boundaries; each needs a step of the engine or two."""

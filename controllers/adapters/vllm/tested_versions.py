@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 TESTED_VERSIONS: Final = ("0.32.0",)
 """Releases; a local suffix such as `+cpu` does not matter."""

@@ -16,7 +16,7 @@ from unified_tree.controllers.storage.file.table_writer import Seal
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30
 

@@ -30,7 +30,7 @@ from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, VERSION, TableShape, shape_of
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 
 class StoreDirectory:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 VERSION = 2
 HEADER_BYTES = 4096

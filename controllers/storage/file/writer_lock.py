@@ -12,7 +12,7 @@ import os
 import threading
 import time
 
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 _STEP_S = 0.0005
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 KV_NAMESPACE = "full"
 """The namespace of KV, whose region comes first."""

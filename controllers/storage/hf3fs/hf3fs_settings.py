@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from unified_tree.controllers.storage.server_address import is_loopback
 from unified_tree.controllers.storage.setting_checks import BYTES, SECONDS, Bounds, check_settings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 _RANK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _WAYS = ("auto", "posix", "usrbio")

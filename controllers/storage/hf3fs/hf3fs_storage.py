@@ -30,7 +30,7 @@ from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 from unified_tree.controllers.storage.hf3fs.rank_access import RankAccess
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 _Move = Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]]
 _FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNTRIED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}

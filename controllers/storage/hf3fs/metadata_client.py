@@ -15,7 +15,7 @@ from unified_tree.controllers.storage.connection_pool import ConnectionPool
 from unified_tree.controllers.storage.hf3fs.bounded_connection import BoundedConnection
 from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_request, unpack_answer
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class MetadataAwayError(StorageError):

@@ -19,7 +19,7 @@ from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
 from unified_tree.controllers.storage.hf3fs.range_file import RangeFile
 from unified_tree.controllers.storage.hf3fs.rank_file import RankFile
 from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 Result = TypeVar("Result")
 

@@ -14,7 +14,7 @@ from unified_tree.controllers.storage.hf3fs.io_workers import IoWorkers
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataAwayError, MetadataRefusedError
 from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpener
 from unified_tree.controllers.storage.hf3fs.range_file import Ending
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 Result = TypeVar("Result")
 _OTHER_EPOCH = 410

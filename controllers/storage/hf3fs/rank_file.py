@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 
 from unified_tree.controllers.storage.hf3fs.file_layout import TRAILER_BYTES, FileLayout
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 _MARK = struct.Struct("<8sQQ")
 _MAGIC = b"UT3FSfil"

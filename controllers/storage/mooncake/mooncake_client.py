@@ -13,7 +13,7 @@ from typing import Any
 
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
 from unified_tree.controllers.storage.server_address import check_listens
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 NO_ROOM = -200
 BAD_ARGUMENT = -600

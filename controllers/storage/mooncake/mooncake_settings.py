@@ -12,7 +12,7 @@ from unified_tree.controllers.storage.setting_checks import (
     Bounds,
     check_address,
 )
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 _BOUNDS = {
     "segment_bytes": Bounds(0, MAX_BYTES),

@@ -17,7 +17,7 @@ from unified_tree.controllers.storage.registered_storage import RegisteredStorag
 from unified_tree.controllers.storage.registered_transfer import Direction
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 _PUT = {
     0: Outcome.DONE,

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 _READ_BYTES = 1 << 18
 """In one call of the system."""

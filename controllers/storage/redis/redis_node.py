@@ -11,7 +11,7 @@ from redis.exceptions import ClusterDownError, RedisError, ResponseError
 from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
 from unified_tree.controllers.storage.redis.redis_connection import TcpConnection, UnixConnection, connections_to
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 Command: TypeAlias = tuple[bytes | memoryview, ...]
 Reply: TypeAlias = "bytes | int | ResponseError | list[Reply] | None"

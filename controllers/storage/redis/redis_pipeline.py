@@ -10,7 +10,7 @@ from redis.exceptions import MovedError
 
 from unified_tree.controllers.storage.redis.redis_node import Asked, Command, RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class NoReply(Enum):

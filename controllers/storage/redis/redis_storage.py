@@ -24,7 +24,7 @@ from unified_tree.controllers.storage.redis.redis_sweep import sweep
 from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 LARGEST_BYTES = 512 << 20
 """The server's own limit of a value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unified_tree.controllers.storage.redis.redis_node import RedisNode
 from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 def sweep(topology: RedisTopology, tag: bytes, timeout_s: float, scan_keys: int) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from unified_tree.controllers.storage.redis.redis_connection import tls_context
 from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings, is_address
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 
 class RedisTopology:

@@ -17,7 +17,7 @@ from typing import Any
 from unified_tree.controllers.storage.server_address import check_listens
 from unified_tree.controllers.storage.simm.near_devices import near_devices
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 BAD_ARGUMENT = -1000
 NO_ROUTE = -2002

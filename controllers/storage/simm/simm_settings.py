@@ -12,7 +12,7 @@ from unified_tree.controllers.storage.setting_checks import (
     Bounds,
     check_address,
 )
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384
 """What a client takes as one value; the servers of release 0.2.0 promise only 4 MB."""

@@ -20,7 +20,7 @@ from unified_tree.controllers.storage.simm.simm_client import AWAY, NOT_GOT, Sim
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class SimmStorage(RegisteredStorage[SimmClient]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.report.columns import record
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.errors import ConfigurationError
 from unified_tree.policies.table import policy_factory
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,8 +23,8 @@ from unified_tree.controllers.workbench.server.step_clock import PrefillPace, St
 from unified_tree.controllers.workbench.server.timed_cache import TimedCache
 from unified_tree.controllers.workbench.server.traffic import Traffic
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
-from unified_tree.errors import ConfigurationError
 from unified_tree.memory.archive import Archive
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

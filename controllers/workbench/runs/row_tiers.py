@@ -28,7 +28,7 @@ from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
 from unified_tree.controllers.workbench.server.paced_linker import PacedLinker
 from unified_tree.controllers.workbench.server.page_store import NEEDS_TORCH, ChunkedPages, PageStores, make_stores
 from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.served_request import ServedRequest
-from unified_tree.errors import OutOfPagesError
+from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.observer import Observer

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.transfer_engines import Completion, Transfer
-from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load_cost import LoadCost

@@ -17,7 +17,7 @@ import numpy as np
 
 from unified_tree.controllers.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,8 +17,8 @@ import numpy as np
 from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.declare.page_format import WHOLE
-from unified_tree.errors import ConfigurationError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ import numpy as np
 
 from unified_tree.controllers.workbench.server.page_store import component_digest, page_contents, prefix_digests
 from unified_tree.declare.keys import Key
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,9 +19,9 @@ import numpy as np
 from unified_tree.controllers.counters.live_curve import LiveCurve, LiveSize
 from unified_tree.controllers.workbench.sizing.model_cache import ModelCache
 from unified_tree.controllers.workbench.sizing.needs import Needs
-from unified_tree.errors import ConfigurationError
 from unified_tree.inputs.arguments import integer
 from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

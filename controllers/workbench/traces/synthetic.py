@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.workbench.traces.block_trace import is_block_record, read_block_trace
 from unified_tree.controllers.workbench.traces.session_trace import is_session_record, read_session_trace
 from unified_tree.controllers.workbench.traces.trace_records import read_records
-from unified_tree.errors import TraceError
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.workload import pack_runs
-from unified_tree.errors import TraceError
 from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json, shown
+from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

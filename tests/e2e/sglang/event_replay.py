@@ -33,8 +33,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 from unified_tree.controllers.adapters.sglang.kv_events import namespace_parts
-from unified_tree.results import Boundary
-from unified_tree.tier import Tier
+from unified_tree.terms.results import Boundary
+from unified_tree.terms.tier import Tier
 
 LORA = {"a": "adapter"}
 """The public names of the LoRA adapters, by extra key."""

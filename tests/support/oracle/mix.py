@@ -23,7 +23,7 @@ from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 from unified_tree.declare.coverage import Path, Point, Trailing
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)

@@ -8,7 +8,7 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import Key, LeaseError, OutOfPagesError
 from unified_tree.controllers import PrefixCache
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 PROMPT = np.arange(24)
 

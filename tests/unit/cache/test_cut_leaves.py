@@ -13,7 +13,7 @@ from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.host import WritePolicy
 from unified_tree.controllers.pages.tier_pages import least_cut
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.errors import OutOfPagesError
+from unified_tree.terms.errors import OutOfPagesError
 
 FULL = Component(name="full", coverage=Path(), page_bytes=100, flops_per_token=1e9)
 DRAFT = Component(name="draft", coverage=Path(), page_bytes=100, flops_per_token=1e9)

@@ -18,9 +18,9 @@ from unified_tree.controllers import HostTier, LoadCost, PrefixCache
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.errors import ConfigurationError
+from unified_tree.declare.settings import TreeSettings
 from unified_tree.misses.miss_cause import MissCause
-from unified_tree.settings import TreeSettings
+from unified_tree.terms.errors import ConfigurationError
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)

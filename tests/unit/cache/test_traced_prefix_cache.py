@@ -18,8 +18,8 @@ from unified_tree.controllers import HostTier, LoadCost, TracedPrefixCache
 from unified_tree.controllers.storage import MemoryStorage, StoredPool
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageTier
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.errors import ConfigurationError, LeaseError, OutOfPagesError
-from unified_tree.settings import TreeSettings
+from unified_tree.declare.settings import TreeSettings
+from unified_tree.terms.errors import ConfigurationError, LeaseError, OutOfPagesError
 
 EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0)
 

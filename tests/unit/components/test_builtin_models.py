@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unified_tree.components import composition_for, model_names
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 REQUIRED = {
     "deepseek-v3.2",

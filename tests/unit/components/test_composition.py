@@ -9,7 +9,7 @@ import pytest
 
 from unified_tree.components import AttentionCost, Composition, composition_for, full, model_names, swa
 from unified_tree.declare.coverage import Path, Trailing
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 GIB = 1 << 30
 

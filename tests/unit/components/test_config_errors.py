@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from unified_tree.components import from_hf_config
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 LLAMA = LlamaConfig(num_key_value_heads=8).to_dict()
 

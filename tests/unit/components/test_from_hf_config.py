@@ -39,7 +39,7 @@ from unified_tree.components.serving import Serving
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point, Trailing
 from unified_tree.declare.page_format import Part
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 def parts(composition: Composition) -> dict[str, Component]:

@@ -25,8 +25,8 @@ from unified_tree.controllers.inspector.figures import POOL_FIELDS
 from unified_tree.controllers.inspector.recording_page import read_recording, recording_server
 from unified_tree.controllers.inspector.tape import EVENT_FIELDS
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.errors import ConfigurationError
 from unified_tree.misses.miss_cause import MissCause
+from unified_tree.terms.errors import ConfigurationError
 
 
 class Page:

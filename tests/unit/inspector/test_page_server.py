@@ -15,7 +15,7 @@ from waiting import PATIENCE_S
 from unified_tree.controllers.inspector.page_process import is_loopback, listen, token_for
 from unified_tree.controllers.inspector.page_server import PageServer
 from unified_tree.controllers.inspector.picture import Picture
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 TOKEN = "a token of sixteen or more"
 WRONG_HOSTS = ["example.com", "192.168.0.1", "evil.localhost.example", ""]

@@ -19,7 +19,7 @@ from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker,
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.declare.page_format import WHOLE
-from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.terms.errors import ConfigurationError, LinkError
 
 CHUNK = 16
 PAGES = 40

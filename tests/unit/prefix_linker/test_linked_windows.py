@@ -17,7 +17,7 @@ from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.workbench.server.page_store import make_stores
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
-from unified_tree.errors import ConfigurationError, OutOfPagesError
+from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 PAGE, CHUNK, PAGE_BYTES = 4, 16, 64
 Ids = NDArray[np.int64]

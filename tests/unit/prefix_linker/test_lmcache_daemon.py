@@ -17,7 +17,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.adapters.lmcache import DaemonLinker, open_daemon
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
-from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.terms.errors import ConfigurationError, LinkError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

@@ -16,7 +16,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.adapters.lmcache import InProcessLinker, open_in_process
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

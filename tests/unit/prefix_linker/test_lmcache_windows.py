@@ -18,7 +18,7 @@ from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Spa
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
 from unified_tree.controllers.workbench.server.page_store import make_stores
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

@@ -18,7 +18,7 @@ import pytest
 
 from unified_tree.controllers.adapters.lmcache import remove_leftovers
 from unified_tree.controllers.testing.linked_tensors import FORMATS, LinkedTensors
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()
 pytestmark = lmcache_server.QUIET

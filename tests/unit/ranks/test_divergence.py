@@ -11,7 +11,7 @@ from rank_threads import reduce_messages
 from unified_tree.controllers.ranks import Consensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.controllers.ranks.rank_agreement import MOST_RECORDED, MultiRank
-from unified_tree.errors import DivergenceError
+from unified_tree.terms.errors import DivergenceError
 
 SHAPE = MessageShape(slots=2, candidates=8, completions=8)
 

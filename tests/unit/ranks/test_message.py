@@ -18,7 +18,7 @@ from unified_tree.controllers.ranks.message import (
     session_of,
     with_complement,
 )
-from unified_tree.errors import ConfigurationError, DivergenceError
+from unified_tree.terms.errors import ConfigurationError, DivergenceError
 
 SMALL = MessageShape(slots=2, candidates=8, completions=8, kinds=("load",))
 

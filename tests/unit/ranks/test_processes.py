@@ -26,7 +26,7 @@ from rank_scripts import (
 from rank_workers import Died, RankWorkers
 from waiting import PROGRAM_S
 
-from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
+from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError
 
 ROOT = Path(__file__).resolve().parents[3]
 SHORT_S = 1.2

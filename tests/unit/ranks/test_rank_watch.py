@@ -18,7 +18,7 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.ranks import RankWatch, rank_watch
 from unified_tree.controllers.ranks.rank_watch import BEAT, Seat
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 HOST, PROCESS = socket.gethostname(), os.getpid()
 NAME = f"rank 1 (process {PROCESS})"

@@ -10,7 +10,7 @@ from rank_threads import RankThreads, reduce_messages
 
 from unified_tree.controllers.ranks import Consensus, Finished, LocalConsensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
-from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError, TicketError
+from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError, TicketError
 
 NARROW = MessageShape(slots=2, candidates=8, completions=8)
 

@@ -13,7 +13,7 @@ import pytest
 
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
-from unified_tree.errors import TraceError
+from unified_tree.terms.errors import TraceError
 
 Write = Callable[..., Path]
 """Writes records (objects, or raw lines) to a file; `name` and `zipped` by keyword."""

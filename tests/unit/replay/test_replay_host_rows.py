@@ -25,8 +25,8 @@ from unified_tree.controllers.workbench.server.server_settings import ServerSett
 from unified_tree.controllers.workbench.server.verification import Verification
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
-from unified_tree.errors import TransferError
 from unified_tree.locks import locks
+from unified_tree.terms.errors import TransferError
 
 MODELS = {"llama-3.1-8b": 8.0, "gpt-oss-20b": 1.6, "qwen3-next-80b-a3b": 3.0, "deepseek-v4-flash": 1.0}
 WORKLOAD = synthetic_workload(SyntheticOptions(request_count=150, session_gap_s=4))

@@ -21,7 +21,7 @@ from unified_tree.controllers.workbench.server.step_clock import PrefillPace
 from unified_tree.controllers.workbench.server.traffic import ClosedLoop
 from unified_tree.controllers.workbench.server.verification import Verification
 from unified_tree.controllers.workbench.traces.synthetic import MultiturnOptions, multiturn_workload
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 MODEL = composition_for("llama-3.1-8b")
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from replay_rows import rows_of, without_wall_clock
 
 from unified_tree.controllers.prefix_linker import LinkedPool, MemoryLinker, PrefixLinker, Span
 from unified_tree.controllers.workbench.server.server_settings import LinkerSettings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 pytestmark = lmcache_server.QUIET
 

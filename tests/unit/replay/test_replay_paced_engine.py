@@ -10,8 +10,8 @@ import pytest
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer, VirtualClock
 from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
-from unified_tree.errors import TransferError
 from unified_tree.nodes.effect import Copy, EffectKind
+from unified_tree.terms.errors import TransferError
 
 LOAD, BACKUP = EffectKind.LOAD, EffectKind.BACKUP
 COST = LoadCost(bytes_per_s=1e9, latency_s=1e-6)

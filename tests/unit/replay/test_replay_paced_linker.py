@@ -11,7 +11,7 @@ from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.controllers.workbench.server.paced_linker import PacedLinker, narrowed
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
-from unified_tree.errors import LinkError
+from unified_tree.terms.errors import LinkError
 
 CHUNK = 4 * PAGE
 IDS = np.concatenate([np.arange(2 * CHUNK), np.full(CHUNK, OWN_TOKENS + 3)])

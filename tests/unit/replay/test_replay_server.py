@@ -14,7 +14,7 @@ from unified_tree.controllers.workbench.server.server import Server
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.server.timed_cache import TimedCache
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, pack_runs
-from unified_tree.errors import ConfigurationError, OutOfPagesError
+from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
-from unified_tree.errors import TraceError
+from unified_tree.terms.errors import TraceError
 
 Write = Callable[..., Path]
 """Writes sessions to a file; `name` by keyword."""

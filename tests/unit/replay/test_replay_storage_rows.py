@@ -27,8 +27,8 @@ from unified_tree.controllers.workbench.server.verification import Verification
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.declare.keys import Key
-from unified_tree.errors import ConfigurationError, StorageError
-from unified_tree.tier import Tier
+from unified_tree.terms.errors import ConfigurationError, StorageError
+from unified_tree.terms.tier import Tier
 
 MODELS = {
     "llama-3.1-8b": (3.0, 3.0),

@@ -9,7 +9,7 @@ import pytest
 from unified_tree.controllers.adapters.sglang.plugin import check_flags, check_version
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

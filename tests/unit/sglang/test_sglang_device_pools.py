@@ -14,7 +14,7 @@ from unified_tree import Component, Key, OutOfPagesError, Path, Point, Trailing,
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
 from unified_tree.controllers.counters.cache_counters import CacheCounters
-from unified_tree.results import NOWHERE, Boundary
+from unified_tree.terms.results import NOWHERE, Boundary
 
 PAGES = {FULL: 40, WINDOW: 24}
 

@@ -19,7 +19,7 @@ from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.counters.cache_counters import CacheCounters
-from unified_tree.results import NOWHERE
+from unified_tree.terms.results import NOWHERE
 
 
 class World:

@@ -9,8 +9,8 @@ import numpy as np
 
 from unified_tree import Component, Key, Path, UnifiedTree
 from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
-from unified_tree.results import NOWHERE, Boundary
-from unified_tree.tier import ROOT_ID
+from unified_tree.terms.results import NOWHERE, Boundary
+from unified_tree.terms.tier import ROOT_ID
 
 
 def walked(tree: UnifiedTree, boundaries: list[Boundary]) -> list[int]:

@@ -11,7 +11,7 @@ from unified_tree.components import composition_for
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.workbench.sizing.live_sizes import COMPACT_EVERY, FACTORS, LiveSizes
 from unified_tree.declare.keys import Key
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 PAGE = 64
 FULL = 2048

@@ -24,7 +24,7 @@ from unified_tree.controllers.storage import (
     storage_registry,
 )
 from unified_tree.controllers.testing import FaultyStorage, StorageFaults
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 POOL = StoredPool(name="full", format_digest=bytes(32), value_bytes=320)
 FAULTS = ("slow", "raising", "partial", "lost", "torn", "corrupt")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unified_tree.controllers.storage.engine_settings import load_settings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)

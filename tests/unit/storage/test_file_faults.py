@@ -21,7 +21,7 @@ from stored_pages import Clock, blanks, body, keys, page, pages, pool
 from waiting import PATIENCE_S, PROGRAM_S
 
 from unified_tree.controllers.storage import CheckedStorage, FileStorage, Outcome
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 FULL = pool()
 BODY_BYTES = 4160 - 64

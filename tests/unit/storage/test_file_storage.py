@@ -16,7 +16,7 @@ from waiting import PROGRAM_S
 
 from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.file.table_shape import shapes_within
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 FULL = pool()
 SLOT_BYTES = 8192 + 64
@@ -337,7 +337,7 @@ def test_a_fork_must_open_it_anew(tmp_path: Path) -> None:
 import os, sys
 from stored_pages import Clock, blanks, key, keys, pages, pool
 from unified_tree.controllers.storage import FileStorage
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 engine = FileStorage([pool()], {str(tmp_path)!r}, 1 << 20)
 engine.put("full", keys([1]), pages([1]))
 if not os.fork():

@@ -9,7 +9,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Capabilities, GuardedStorage, Outcome, StoredPool
-from unified_tree.errors import PageError, StorageError
+from unified_tree.terms.errors import PageError, StorageError
 
 POOL = StoredPool(name="full", format_digest=bytes(32), value_bytes=64)
 KEYS = [bytes([number]) * 32 for number in range(3)]

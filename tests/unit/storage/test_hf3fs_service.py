@@ -28,7 +28,7 @@ from unified_tree.controllers.storage import CheckedStorage, Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataAwayError, MetadataClient
 from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, GONE, NOWHERE, PRESENT
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 hf3fs_service.skip_unless_it_runs()
 

@@ -20,7 +20,7 @@ from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import Metad
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import NOWHERE, PRESENT, WRITTEN
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 SHAPES = {"full": Shape("f", 512, 40)}
 KEYS = [sha256(bytes([number])).digest() for number in range(60)]

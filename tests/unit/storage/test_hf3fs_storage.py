@@ -22,7 +22,7 @@ from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPoo
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 hf3fs_service.skip_unless_it_runs()
 PAGES = layout_within(CAPACITY_BYTES, [FULL, MAMBA]).regions["full"].page_count

@@ -23,7 +23,7 @@ from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage, 
 from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 hf3fs_service.skip_unless_it_runs()
 ENTRIES = 4

@@ -16,7 +16,7 @@ from unified_tree.controllers.storage import (
     need_of,
     restorable_lengths,
 )
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 def brute(finding: PoolFinding, length: int, page_size: int) -> bool:

@@ -22,7 +22,7 @@ from unified_tree.controllers.storage import (
     seal,
 )
 from unified_tree.declare.page_format import WHOLE, Shard
-from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError
+from unified_tree.terms.errors import ConfigurationError, InvalidKeyError, PageError
 
 CHAIN = KeyChain(page_size=4, weights_version="v1")
 TOKENS = st.lists(st.integers(0, 3), max_size=24)

@@ -16,7 +16,7 @@ from waiting import PATIENCE_S
 from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage, mooncake_client
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 SIZE = 128
 POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)

@@ -16,7 +16,7 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.storage import Outcome, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 SIZE = 10_000
 POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)

@@ -33,7 +33,7 @@ from waiting import wait_until
 
 from unified_tree.controllers.storage import Outcome, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 redis_server.skip_unless_it_runs()
 

@@ -8,7 +8,7 @@ import pytest
 
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
 from unified_tree.controllers.storage.registered_transfer import BounceBuffer, Direction, RegisteredTransfer
-from unified_tree.errors import PageError, StorageError
+from unified_tree.terms.errors import PageError, StorageError
 
 PAGE = 64
 

@@ -21,7 +21,7 @@ from unified_tree.controllers.storage.redis import RedisSettings
 from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.setting_checks import kinds
 from unified_tree.controllers.storage.simm import SimmSettings
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 GOOD: dict[Any, dict[str, Any]] = {
     RedisSettings: {"address": "h:1"},

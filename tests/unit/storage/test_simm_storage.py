@@ -19,7 +19,7 @@ from unified_tree.controllers.storage import Outcome, StorageRegistry
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
 from unified_tree.controllers.storage.simm.near_devices import near_devices
 from unified_tree.controllers.storage.simm.simm_client import SimmClient
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from unified_tree.controllers.storage_tier import StorageTier, mapped_pages
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.declare.page_format import WHOLE
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 FULL = mha_format("full", layer_ids=(0,), page_size=4, kv_heads=2, head_dim=8, shard=WHOLE)
 MAMBA = state_format("mamba", layer_ids=(1,), conv_shape=(6, 3), state_shape=(2, 4, 4), shard=WHOLE)

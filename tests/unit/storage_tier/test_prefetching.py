@@ -15,7 +15,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.storage import Capabilities, MemoryStorage, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
-from unified_tree.errors import RankError, StorageError
+from unified_tree.terms.errors import RankError, StorageError
 
 PROMPT = list(range(41))
 OTHER = [*range(20), *range(100, 121)]

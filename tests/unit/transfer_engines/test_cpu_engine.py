@@ -17,8 +17,8 @@ from waiting import PATIENCE_S, PROGRAM_S
 from unified_tree.controllers.testing import Cells, Ids
 from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine
-from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError, TransferError
 
 BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 
@@ -367,7 +367,7 @@ atexit.register(lambda: print("threads", threading.active_count()))  # runs last
 import numpy as np
 from unified_tree.controllers.transfer_engines import CpuEngine, Transfer
 from unified_tree.nodes.effect import Copy, EffectKind
-from unified_tree.errors import TransferError
+from unified_tree.terms.errors import TransferError
 
 class Slow:
     layer_ids = tuple(range(1000))

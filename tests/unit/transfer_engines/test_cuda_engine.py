@@ -9,8 +9,8 @@ from fake_lanes import FakeDevice, FakeLane, LaneCells
 
 from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import Completion, CudaEngine
-from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError, TransferError
 
 BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 PAGES = 16

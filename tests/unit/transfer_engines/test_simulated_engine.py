@@ -7,8 +7,8 @@ import pytest
 from unified_tree.controllers.testing import Cells, Faults, Latencies, SimulatedEngine
 from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import Completion, VirtualClock
-from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.terms.errors import ConfigurationError, TransferError
 
 BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 STEADY = Latencies(stage_ns=100, page_ns=0, cancel_ns=150, late_ns=1000, again_ns=1000, spread=0)

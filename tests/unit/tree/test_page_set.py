@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_tree.errors import PageError
 from unified_tree.native.numpy_flags import BEYOND, NO, YES, NumpyFlags
 from unified_tree.state.page_set import NATIVE, PageSet
+from unified_tree.terms.errors import PageError
 
 WAYS = [NumpyFlags, *([lambda: NATIVE] if NATIVE is not None else [])]
 

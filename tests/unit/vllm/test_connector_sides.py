@@ -22,7 +22,7 @@ from unified_tree.controllers.adapters.vllm import (
 )
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.controllers.adapters.vllm.save_planner import SavePlanner
-from unified_tree.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("kind", MODELS)

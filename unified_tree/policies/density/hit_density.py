@@ -25,7 +25,7 @@ from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import Place, Session, Turn, latest, rate_of_place, session_of
 from unified_tree.policies.standard_policy import Standard, last_used
-from unified_tree.tier import Tier
+from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from unified_tree.native.tuples import untracked, with_item
 from unified_tree.policies.density.turns import Session, session_of
 
 if TYPE_CHECKING:
+    from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.line import Line
-    from unified_tree.settings import TreeSettings
 
 FEWER: Final = 0.001
 """A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""

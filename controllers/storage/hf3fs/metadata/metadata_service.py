@@ -36,7 +36,7 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     unpack_request,
 )
 from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
-from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _LARGEST_BODY_BYTES = LARGEST_BATCH * 48 + (8 << 20)
 _BINARY = "application/octet-stream"

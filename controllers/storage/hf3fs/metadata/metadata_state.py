@@ -20,7 +20,7 @@ from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Rank, Re
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import GONE, PRESENT, UNKNOWN, WRITTEN
 from unified_tree.controllers.storage.setting_checks import LONGEST_S, SECONDS, Bounds, check_number
-from unified_tree.errors import StorageError
+from unified_tree.terms.errors import StorageError
 
 
 class MetadataState:

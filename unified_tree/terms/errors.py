@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.tier import Tier
+    from unified_tree.terms.tier import Tier
 
 
 class UnifiedTreeError(Exception):

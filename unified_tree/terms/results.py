@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unified_tree.errors import StaleBoundaryError
-from unified_tree.tier import ROOT_ID, NodeId
+from unified_tree.terms.errors import StaleBoundaryError
+from unified_tree.terms.tier import ROOT_ID, NodeId
 
 if TYPE_CHECKING:
     import numpy as np
