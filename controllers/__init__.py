@@ -12,7 +12,6 @@ Start at `PrefixCache`: a scheduler acquires a `Lease` for each request, and all
 - `sglang`, `vllm`: this cache inside serving engines. They import their engine, and nothing else here does.
 - `inspector`: a read-only page on a running cache, or on a recording of one.
 - `ranks`: the consensus of tensor-parallel ranks.
-- `reference_engine`: a small engine over `transformers` models, an example of embedding the cache.
 - `testing`, `debugging`: contract checks and simulated parts; tools to find a wrong hit.
 - `replay`: traces through the real cache on a virtual clock; the command `unified-tree`.
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "museum")]
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "museum", "../examples")]
 
 LONGEST = (
     "oracle/test_mixes.py",

@@ -15,7 +15,7 @@ PACKAGES = (
     "unified_tree.components",
     *(f"unified_tree.controllers{name}" for name in (
         "", ".debugging", ".inspector",
-        ".pools", ".prefix_linker", ".adapters.lmcache", ".ranks", ".reference_engine", ".storage",
+        ".pools", ".prefix_linker", ".adapters.lmcache", ".ranks", ".storage",
         ".storage_tier", ".testing", ".tiers", ".transfer_engines",
         ".adapters.vllm",
     )),
@@ -28,11 +28,7 @@ NAMES_THE_EXTRA = (
     WITHOUT_TORCH + "assert \"need torch: pip install 'unified-tree[tensors]'\" in str(error)\nelse: raise AssertionError"
 )
 IMPORTS = [
-    *(
-        f"import sys, {package}; assert not {HEAVY} & set(sys.modules)"
-        for package in PACKAGES
-        if not package.endswith("reference_engine")  # which runs models
-    ),
+    *(f"import sys, {package}; assert not {HEAVY} & set(sys.modules)" for package in PACKAGES),
     "import sys; from unified_tree.controllers.pools import HostLayout, PageMover, formats_of, host_memory_available, "
     "propose_page_counts; assert 'torch' not in sys.modules; from unified_tree.controllers.pools import PagePair; "
     "assert 'torch' in sys.modules",

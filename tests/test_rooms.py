@@ -45,7 +45,6 @@ CONTROLLERS = (
     "cache",
     "prefix_linker",
     "debugging",
-    "reference_engine",
     "doctor",
     "inspector",
     "adapters",
@@ -85,7 +84,6 @@ CIRCLES = (
     },
     {"controllers.workbench.server.served_request", "controllers.workbench.server.timed_cache"},
     {"controllers.adapters.lmcache.daemon_session", "controllers.adapters.lmcache.group_probe"},
-    {"controllers.reference_engine.engine", "controllers.reference_engine.steps"},
 )
 """Modules that refer to each other, for types alone. No other may, and none of these that need not any more."""
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("unified_tree", "components", "controllers", "tests", "benches")
+FOLDERS = ("unified_tree", "components", "controllers", "tests", "benches", "examples")
 TREE = sorted((ROOT / "unified_tree").rglob("*.py"))  # which follows no links
 SOURCES = [path for folder in FOLDERS[1:] for path in sorted((ROOT / folder).rglob("*.py"))] + TREE
 LIBRARY = [*TREE, *sorted((ROOT / "components").rglob("*.py")), *sorted((ROOT / "controllers").rglob("*.py"))]

@@ -12,10 +12,10 @@ from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO
 from oracle.mix import Bench, Tiers
 from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
 
+from reference_engine import EngineSettings, Request
 from unified_tree import Key, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers.pools.page_pair import PagePair
-from unified_tree.controllers.reference_engine import EngineSettings, Request
 from unified_tree.terms.errors import ConfigurationError
 
 WINDOWED = {family.name: family for family in (GPT_OSS, GEMMA3, MIMO)}

@@ -12,9 +12,9 @@ from oracle.mix import Bench, Prompts, Tiers
 from oracle.reference import Reference
 from oracle.tiny_model import SINGLE, Family
 
-from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, Speculation
-from unified_tree.controllers.reference_engine.model_runner import Pass
-from unified_tree.controllers.reference_engine.request import Running
+from reference_engine import EngineSettings, ModelRunner, Request, Speculation
+from reference_engine.model_runner import Pass
+from reference_engine.request import Running
 
 DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
 DRAFTED = ["Llama", "GPT-OSS", "Qwen3-Next", "Falcon-H1", "DeepSeek-V3.2", "DeepSeek-V4"]

@@ -20,10 +20,10 @@ from oracle.oracle_engine import OracleEngine
 from oracle.stock import stock_logits
 from oracle.tiny_model import SINGLE
 
+from reference_engine import EngineSettings, Request
+from reference_engine.model_runner import Pass
+from reference_engine.request import Running
 from unified_tree.controllers import WritePolicy
-from unified_tree.controllers.reference_engine import EngineSettings, Request
-from unified_tree.controllers.reference_engine.model_runner import Pass
-from unified_tree.controllers.reference_engine.request import Running
 
 SHARED = 64
 """Tokens shared by both prompts: the end of a page, of a chunk, and on every family's grid."""

@@ -14,12 +14,12 @@ import torch
 from oracle.oracle_engine import OracleEngine
 from oracle.reference import Tally
 from oracle.tiny_model import Family, Precision, tiny_composition, tiny_model
+from reference_engine import EngineSettings, ModelRunner, Request, model_formats
+from reference_engine.engine import Sampler
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PageFormat
-from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
-from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 from unified_tree.declare.coverage import Path, Point, Trailing

@@ -15,14 +15,14 @@ from oracle.families import BAMBA, DEEPSEEK_V4, DEEPSEEK_V32, FALCON_H1, GEMMA3,
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.oracle_engine import OracleEngine
 from oracle.tiny_model import SINGLE, Family
+from reference_engine import EngineSettings
+from reference_engine.attention_layers import FullAttention, SlidingWindow
+from reference_engine.compressed_layers import CompressedEntries, Overlap
+from reference_engine.request import Request, Running
+from reference_engine.sequence_rows import SequenceRows
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.pools.page_pair import PagePair
-from unified_tree.controllers.reference_engine import EngineSettings
-from unified_tree.controllers.reference_engine.attention_layers import FullAttention, SlidingWindow
-from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
-from unified_tree.controllers.reference_engine.request import Request, Running
-from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.weights.generations import Generations
 from unified_tree.state.tree_state import TreeState
 from unified_tree.tree import UnifiedTree

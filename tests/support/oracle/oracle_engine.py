@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from oracle.reference import Reference, Tally
+from reference_engine import Engine, ModelRunner, Request
+from reference_engine.model_runner import Pass
+from reference_engine.request import Running
 from unified_tree.controllers import Lease
-from unified_tree.controllers.reference_engine import Engine, ModelRunner, Request
-from unified_tree.controllers.reference_engine.model_runner import Pass
-from unified_tree.controllers.reference_engine.request import Running
 
 
 class WrongLogitsError(AssertionError):

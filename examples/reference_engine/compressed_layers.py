@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from reference_engine.attention_layers import part_of
+from reference_engine.layer_pass import Save
 from unified_tree.controllers.pools import Part
-from unified_tree.controllers.reference_engine.attention_layers import part_of
-from unified_tree.controllers.reference_engine.layer_pass import Save
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
+    from reference_engine.sequence_rows import SequenceRows
 
 
 class CompressedEntries:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from unified_tree.controllers.reference_engine.model_runner import ModelRunner
-    from unified_tree.controllers.reference_engine.request import Running
+    from reference_engine.model_runner import ModelRunner
+    from reference_engine.request import Running
 
 
 class Speculation:

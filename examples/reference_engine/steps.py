@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.reference_engine.engine import Engine
-    from unified_tree.controllers.reference_engine.model_runner import Pass
-    from unified_tree.controllers.reference_engine.request import Request, Running
-    from unified_tree.controllers.reference_engine.speculation import Speculation
+    from reference_engine.engine import Engine
+    from reference_engine.model_runner import Pass
+    from reference_engine.request import Request, Running
+    from reference_engine.speculation import Speculation
 
 
 def advance(engine: Engine, request: Request, running: Running) -> None:

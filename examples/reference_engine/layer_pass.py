@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from reference_engine.sequence_rows import SequenceRows
     from unified_tree.controllers.pools import Part
-    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 
 Save: TypeAlias = Callable[[int], None]
 """Writes what a run added, up to the given token."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache
 
-from unified_tree.controllers.reference_engine.layers import layer_states
+from reference_engine.layers import layer_states
 
 if TYPE_CHECKING:
+    from reference_engine.layer_pass import LayerState, Save
+    from reference_engine.sequence_rows import SequenceRows
     from unified_tree.components import Composition
-    from unified_tree.controllers.reference_engine.layer_pass import LayerState, Save
-    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
+    from reference_engine.model_runner import ModelRunner
+    from reference_engine.sequence_rows import SequenceRows
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.reference_engine.model_runner import ModelRunner
-    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 
 
 @dataclass(slots=True, eq=False)

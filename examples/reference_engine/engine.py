@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unified_tree.controllers.reference_engine.engine_settings import EngineSettings
-from unified_tree.controllers.reference_engine.request import Request, Running
-from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
-from unified_tree.controllers.reference_engine.speculation import Speculation
-from unified_tree.controllers.reference_engine.steps import advance, can_publish_state, not_drafted
+from reference_engine.engine_settings import EngineSettings
+from reference_engine.request import Request, Running
+from reference_engine.sequence_rows import SequenceRows
+from reference_engine.speculation import Speculation
+from reference_engine.steps import advance, can_publish_state, not_drafted
 from unified_tree.terms.errors import OutOfPagesError, TransferError
 
 if TYPE_CHECKING:
+    from reference_engine.model_runner import ModelRunner, Pass
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools import DevicePool
-    from unified_tree.controllers.reference_engine.model_runner import ModelRunner, Pass
 
 Sampler = Callable[[torch.Tensor], int]
 """A token from its logits, [vocabulary]."""

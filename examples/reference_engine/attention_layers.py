@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from reference_engine.layer_pass import Save
 from unified_tree.controllers.pools import Part
-from unified_tree.controllers.reference_engine.layer_pass import Save
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
+    from reference_engine.sequence_rows import SequenceRows
 
 
 def part_of(name: str, rows: torch.Tensor) -> Part:

@@ -18,11 +18,11 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from reference_engine.attention_layers import FullAttention, IndexKeys, SlidingWindow
+from reference_engine.compressed_layers import CompressedEntries, Overlap
+from reference_engine.layer_pass import LayerState
+from reference_engine.recurrent_layers import Recurrent
 from unified_tree.controllers.pools import PageFormat, Part
-from unified_tree.controllers.reference_engine.attention_layers import FullAttention, IndexKeys, SlidingWindow
-from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
-from unified_tree.controllers.reference_engine.layer_pass import LayerState
-from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
 from unified_tree.declare.coverage import Coverage, Point
 from unified_tree.declare.page_format import WHOLE
 from unified_tree.terms.errors import ConfigurationError
