@@ -23,6 +23,7 @@ from setuptools.errors import BaseError, CCompilerError
 COMPILED = (
     "terms/results",
     "terms/tier",
+    "declare/component_layout",
     "declare/keys",
     "eviction/*",
     "inputs/arguments",

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benches.machine import core
+from benches.walk import KINDS, walks
+
 ROOT = Path(__file__).parents[1]
 TREE = (
     "terms",
@@ -60,7 +63,6 @@ CIRCLES = (
         "state.freed",
         "state.resumability",
         "state.retiring",
-        "state.shared_windows",
         "state.state_view",
         "state.tree_state",
     },
@@ -186,3 +188,18 @@ def circles() -> list[set[str]]:
 
 def test_only_known_modules_refer_to_each_other() -> None:
     assert sorted(map(sorted, circles())) == sorted(map(sorted, CIRCLES))
+
+
+MOST = {
+    "full": {"acquire": (37, 115), "commit": (36, 107), "evict": (29, 175)},
+    "full + states": {"acquire": (44, 195), "commit": (40, 193), "evict": (31, 274)},
+}
+"""Modules that a call goes through, and changes of module. Let them become fewer."""
+
+
+@pytest.mark.skipif(core() == "compiled", reason="compiled code calls no Python functions")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_goes_through_no_more_modules_than_it_did(kind: str) -> None:
+    for call, walk in walks(kind).items():
+        modules, changes = MOST[kind][call]
+        assert len(walk.modules) <= modules and walk.changes <= changes, (call, len(walk.modules), walk.changes)

@@ -278,8 +278,8 @@ class UnifiedTree:
             component: of the windows.
             later_length: the later boundary's, in tokens.
         """
-        i = self._state.index_of(component)
-        for owner, window in self._state.owned_windows[Tier.DEVICE]:
+        i = self._state.layout.index_of(component)
+        for owner, window in self._state.layout.owned_windows[Tier.DEVICE]:
             if owner == i:
                 return matching.supersede(self._state, i, window, boundary, later_length)
         raise ConfigurationError(f"{component!r} has no windows of its own")
@@ -321,7 +321,7 @@ class UnifiedTree:
     def pool(self, component: str, tier: Tier = Tier.DEVICE) -> Pool:
         """The Pool of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
         checked_resident(tier)
-        return self._state.pools(tier)[self._state.index_of(component)]
+        return self._state.pools(tier)[self._state.layout.index_of(component)]
 
     def key_of(self, boundary: Boundary, begin: int = 0) -> Key:
         """The tokens up to a boundary, and their namespace; of length zero the empty key.
@@ -396,7 +396,7 @@ class UnifiedTree:
         (Boundary(node=1, length=2), Key(2 tokens, namespace='tenant'))
         """
         checked_resident(tier)
-        return owner_of_page(self._state, self._state.index_of(component), integer(page, "page", PageError), tier)
+        return owner_of_page(self._state, self._state.layout.index_of(component), integer(page, "page", PageError), tier)
 
 
 def _checked_cut(cut_pages: int | None) -> int | None:

@@ -58,7 +58,7 @@ def age_stats(state: TreeState, pools: Mapping[Tier, Iterable[str]]) -> Mapping[
     stats = {}
     for tier, names in pools.items():
         for name in names:
-            ages = state.ages.of(state.index[name], tier)
+            ages = state.ages.of(state.layout.index[name], tier)
             stats[name, tier.name.lower()] = PoolAgeStats(
                 reuse_gap=AgeStats.of(ages.reuse_gap), idle=AgeStats.of(ages.idle), lifetime=AgeStats.of(ages.lifetime)
             )

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.declare.component import Component
+    from unified_tree.declare.component_layout import ComponentLayout
 
 
 class CacheLayout:
-    """What follows from the components of a cache; never changed.
+    """What a request keeps of each component; never changed.
 
     Args:
-        components: all of them.
-        page_size: tokens a page.
-        save_grid_tokens: the lengths at which a state or a window can be saved are multiples of this.
+        kinds: the components, as the tree groups them.
 
     Attributes:
-        page_size, components, save_grid_tokens: as given.
+        page_size, components, save_grid_tokens: of the components.
         paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
         windows: names and `window_tokens` of the `Trailing` components with pages of their own; `optional_windows` the names of
             those that may be missing.
@@ -32,27 +30,26 @@ class CacheLayout:
     Raises ConfigurationError for two `Point` components with pages of their own.
     """
 
-    def __init__(self, components: Sequence[Component], *, page_size: int, save_grid_tokens: int) -> None:
-        owners = [c for c in components if c.shares is None]
-        indexed = [(i, c.coverage) for i, c in enumerate(components) if c.shares is None]
-        points = [c.name for c in owners if c.coverage.is_exact]
+    def __init__(self, kinds: ComponentLayout) -> None:
+        self.components = every = kinds.components
+        self.page_size = kinds.page_size
+        self.save_grid_tokens = kinds.save_grid_tokens
+        points = [every[i].name for i in kinds.owned_points[0]]
         if len(points) > 1:
             raise ConfigurationError(
                 f"one Point component may have pages of its own, the others share them; there are {points}: keep both states "
                 f"in one page, or give all but one of them shares={points[0]!r}"
             )
-        self.page_size = page_size
-        self.paths = tuple([c.name for c in owners if c.coverage.is_path])
-        self.optional_paths = frozenset([c.name for c in owners if c.coverage.is_path and not c.required])
-        self.windows = tuple([(c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None])
-        self.optional_windows = frozenset([c.name for c in owners if c.coverage.window_tokens is not None and not c.required])
         self.point = points[0] if points else None
-        self.window_indices = tuple([i for i, coverage in indexed if coverage.window_tokens is not None])
-        self.saved_indices = tuple([i for i, coverage in indexed if not coverage.is_path])
-        self.components = tuple(components)
-        self.sharers = tuple([c for c in components if c.shares is not None])
-        self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in components}
-        self.save_grid_tokens = save_grid_tokens
+        paths, windows = kinds.owned_paths[0], kinds.owned_windows[0]
+        self.paths = tuple([every[i].name for i in paths])
+        self.optional_paths = frozenset([every[i].name for i in paths if not every[i].required])
+        self.windows = tuple([(every[i].name, window) for i, window in windows])
+        self.optional_windows = frozenset([every[i].name for i, _ in windows if not every[i].required])
+        self.window_indices = tuple([i for i, _ in windows])
+        self.saved_indices = tuple(sorted([*self.window_indices, *kinds.owned_points[0]]))
+        self.sharers = tuple([c for c in every if c.shares is not None])
+        self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
 
     @property
     def needs_saves(self) -> bool:

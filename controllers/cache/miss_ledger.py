@@ -172,5 +172,5 @@ class MissLedger:
     def note_unsaved(self, boundary: Boundary, length: int, reason: str) -> None:
         """At a length on the path to a boundary no window or state was saved."""
         node = self._state.nodes.get(boundary.node)
-        if length and self._state.is_gated and node is not None and node.line is not None:
+        if length and self._state.layout.is_gated and node is not None and node.line is not None:
             node.line.owner(length).note_unsaved(length, reason)

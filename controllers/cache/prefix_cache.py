@@ -131,8 +131,7 @@ class PrefixCache(StoreAccess):
             settings=settings,
             time_s=time_s,
         )
-        grid_tokens = self.tree.state.save_grid_tokens
-        self.layout = CacheLayout(self.tree.components, page_size=page_size, save_grid_tokens=grid_tokens)
+        self.layout = CacheLayout(self.tree.state.layout)
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()

@@ -227,7 +227,7 @@ class PublishedTokens:
         if point is None or point in result.duplicates or not self._is_spare(self._prompt_tokens):
             return
         node = parts.state.nodes.get(result.boundary.node)
-        value = None if node is None else node.device[parts.state.index[point]]
+        value = None if node is None else node.device[parts.state.layout.index[point]]
         if value is not None:
             parts.state.set_spare(value, True)
 

@@ -150,7 +150,7 @@ class Figures:
         pools = []
         for tier in (Tier.DEVICE, Tier.HOST):
             for name, pool in (stats.pools if tier is Tier.DEVICE else stats.host_pools).items():
-                i = state.index_of(name)
+                i = state.layout.index_of(name)
                 pools.append(
                     PoolFigures(
                         component=name,
@@ -171,7 +171,7 @@ class Figures:
         return cls(
             title=printable(title),
             page_size=cache.page_size,
-            save_grid_tokens=state.save_grid_tokens,
+            save_grid_tokens=state.layout.save_grid_tokens,
             prompt_tokens=stats.prompt_tokens,
             hit_tokens=stats.hit_tokens,
             misses={cause.label: tokens for cause, tokens in zip(MissCause, ledger.tokens, strict=True) if tokens},

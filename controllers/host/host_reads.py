@@ -21,7 +21,7 @@ class HostReads:
 
     def __init__(self, tree: UnifiedTree, worth_share: float) -> None:
         self.paths = [c.name for c in tree.components if c.required and c.coverage.is_path and c.shares is None]
-        self._pool = tree.state.host_pools[tree.state.index[self.paths[0]]]
+        self._pool = tree.state.host_pools[tree.state.layout.index[self.paths[0]]]
         self.worth_share = worth_share
         self._evicted = 0
         self._unread = 0

@@ -76,7 +76,7 @@ class HybridCacheController:
         self._effects = tree.transfers.effects
         self._resumability = tree.state.resumability
         self._retired = tree.state.retired
-        self._is_path = tree.state.is_path
+        self._is_path = tree.state.layout.is_path
         self._device = device
         self.tier = tier
         self._write_policy = tier.write_policy

@@ -26,7 +26,7 @@ def description(cache: Inspected) -> dict[str, Any]:
     tree, sizes = cache.tree, page_bytes(cache.tree)
     return {
         "page_size": tree.page_size,
-        "save_grid_tokens": tree.state.save_grid_tokens,
+        "save_grid_tokens": tree.state.layout.save_grid_tokens,
         "ghost_bytes": tree.state.settings.ghost_bytes,
         "has_host": cache.controller is not None,
         "remembers": cache.ledger.is_on,
@@ -70,7 +70,8 @@ def figures(cache: Inspected) -> dict[str, Any]:
     }
     ages = cache.tree.state.ages
     if ages is not None:
-        measured = [(cache.tree.state.index[row[0]], row[1], ages.of(cache.tree.state.index[row[0]], row[1])) for row in rows]
+        index = cache.tree.state.layout.index
+        measured = [(index[row[0]], row[1], ages.of(index[row[0]], row[1])) for row in rows]
         shown["ages"] = {
             "edges_s": [*BOUNDS_S, 2 * BOUNDS_S[-1]],
             "pools": [

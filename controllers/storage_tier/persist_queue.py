@@ -47,9 +47,9 @@ class PersistQueue:
         self._ranks = controller.ranks
         self._is_single_rank = controller.ranks.is_single_rank
         self._state, self._locks = controller.tree.state, controller.tree.locks
-        composition, index_of = controller.composition, self._state.index_of
+        composition, index_of = controller.composition, self._state.layout.index_of
         self._paths = [(access.name, index_of(access.name)) for access in composition.paths]
-        self._required = [(name, i) for name, i in self._paths if i in self._state.required_paths]
+        self._required = [(name, i) for name, i in self._paths if i in self._state.layout.required_paths]
         self._windows = [(access.name, index_of(access.name), access.need.window_tokens) for access in composition.trailing]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}

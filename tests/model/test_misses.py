@@ -145,13 +145,13 @@ class Remembering:
 
     def expected(self, text: Prefix, at: int) -> list[set[MissCause]]:
         """The causes that each token from `at` on may have."""
-        count, grid = len(text), self.tree.state.save_grid_tokens
+        count, grid = len(text), self.tree.state.layout.save_grid_tokens
         whole = (count - 1) // PAGE_SIZE * PAGE_SIZE
         ends = range(PAGE_SIZE, whole + 1, PAGE_SIZE)
         known = max((end for end in ends if text[:end] in self.seen), default=0)
         once = max((end for end in ends if text[:end] in self.once), default=0)
         perhaps = max((end for end in ends if self.had_all(text[:end])), default=0)
-        is_exact = bool(self.tree.state.required_points)
+        is_exact = bool(self.tree.state.layout.required_points)
         causes: list[set[MissCause]] = []
         for token in range(at, count):
             if token == count - 1:

@@ -18,7 +18,7 @@ def tombstoned(grove: Grove) -> None:
     """The tree knows the text, but has neither its window nor its draft on device."""
     grove.put("abcd", [4], without=["draft"] if any(c.name == "draft" for c in grove.tree.components) else ())
     for component in ("swa", "draft", "mamba"):
-        if component in grove.tree.state.index:
+        if component in grove.tree.state.layout.index:
             grove.evict(10, component)
 
 

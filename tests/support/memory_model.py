@@ -484,7 +484,7 @@ class Runner:
                 self.memory.keep_only(sharer.name, tier, owned.union(taken))
 
     def _tree_pages(self, tier: Tier, component: str) -> list[int]:
-        i = self.cache.tree.state.index[component]
+        i = self.cache.tree.state.layout.index[component]
         values = (node.values(tier)[i] for node in self.cache.tree.state.nodes)
         return [page for value in values if value is not None for page in np.frombuffer(value.pages, np.int64).tolist()]
 

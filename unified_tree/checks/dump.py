@@ -67,7 +67,7 @@ def owner_of_page(state: TreeState, component: int, page: int, tier: Tier) -> tu
         places = np.flatnonzero(ids == page)  # the bytes may also match across two ids
         if places.size:
             end = node.end
-            if component not in state.points:
+            if component not in state.layout.points:
                 end -= (ids.size - 1 - int(places[0])) * state.page_size
             return Boundary(node.id, end), key_of(node, end)
     return None

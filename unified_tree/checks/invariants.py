@@ -57,7 +57,7 @@ def _values(state: TreeState, tier: Tier) -> Iterator[Value]:
 
 
 def _owned(state: TreeState, tier: Tier) -> Iterator[Value]:
-    return (v for v in _values(state, tier) if tier is Tier.HOST or state.owner_of[v.component] == v.component)
+    return (v for v in _values(state, tier) if tier is Tier.HOST or state.layout.owner_of[v.component] == v.component)
 
 
 def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
@@ -95,15 +95,15 @@ def shapes(state: TreeState, _locks: Locks) -> Iterator[str]:
             pages = (node.end - node.start) // state.page_size
             if node.values(tier)[value.component] is not value:
                 yield f"{name} at {node} is not its node's value"
-            if state.is_path[value.component]:
+            if state.layout.is_path[value.component]:
                 fits = value.page_count == pages
-            elif value.component in state.points:
+            elif value.component in state.layout.points:
                 fits = value.page_count == 1
             else:
                 fits = 0 < value.page_count <= pages
             if not fits:
                 yield f"{name} at {node} has {value.page_count} pages for {pages}"
-            owner = node.device[state.owner_of[value.component]]
+            owner = node.device[state.layout.owner_of[value.component]]
             if tier is Tier.DEVICE and (owner is None or not owner.pages.endswith(value.pages)):
                 yield f"{name} at {node} does not lie in its owner's pages"
 
@@ -115,7 +115,7 @@ def closure(state: TreeState, _locks: Locks) -> Iterator[str]:
         assert parent is not None
         if state.lacks_path(node):
             yield f"{node} lacks a required path on every tier"
-        for i in state.paths:
+        for i in state.layout.paths:
             for tier in TIERS:
                 if node.values(tier)[i] is not None and parent.parent is not None and parent.values(tier)[i] is None:
                     yield f"{state.components[i].name} is on {tier.name.lower()} at {node} but not above it"
@@ -174,7 +174,7 @@ def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
         for value in _owned(state, tier):
             node, i = value.node, value.component
             expected = locked[value]
-            if state.is_path[i]:
+            if state.layout.is_path[i]:
                 below = (child.values(tier)[i] for child in node.children())
                 expected += ends[value] + sum(v is not None and v.locks > 0 for v in below)
             if value.locks != expected:
@@ -192,7 +192,7 @@ def child_counts(state: TreeState, _locks: Locks) -> Iterator[str]:
     """A path value knows how many children have its component on its tier."""
     for tier in TIERS:
         for value in _values(state, tier):
-            if state.is_path[value.component]:
+            if state.layout.is_path[value.component]:
                 children = sum(c.values(tier)[value.component] is not None for c in value.node.children())
                 if value.children != children:
                     name = state.components[value.component].name
@@ -238,7 +238,7 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
         sums = [0] * len(state.components)
         for value in _owned(state, tier):
             node, i = value.node, value.component
-            lives_here = (i, *state.sharers_of[i]) if tier is Tier.DEVICE else (i,)
+            lives_here = (i, *state.layout.sharers_of[i]) if tier is Tier.DEVICE else (i,)
             needed = [j for j in lives_here if j == i or state.components[j].required]
             pairs = [(node.values(tier)[j], node.values(TIERS[1 - tier])[j]) for j in needed]
             copied = all(a is None or (b is not None and b.page_count >= a.page_count) for a, b in pairs)
@@ -270,7 +270,7 @@ def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
 
     If each node agrees with its neighbours, all are right. A node that waits to be settled may differ.
     """
-    if not state.is_gated:
+    if not state.layout.is_gated:
         return
     marks = state.resumability
     for node in _nodes(state):
@@ -292,10 +292,11 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
     for tier in TIERS:
         sums = [0] * len(state.components)
         for value in _values(state, tier):
-            if state.is_gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
+            is_settled = state.layout.is_gated and not state.resumability.is_pending(value.node)
+            if is_settled and value.stranded == is_needed(state, value):
                 name = state.components[value.component].name
                 yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
-            if value.stranded and (tier is Tier.HOST or state.owner_of[value.component] == value.component):
+            if value.stranded and (tier is Tier.HOST or state.layout.owner_of[value.component] == value.component):
                 sums[value.component] += value.page_count
         for pool, pages in zip(state.pools(tier), sums, strict=True):
             if pool.stranded_pages != pages:

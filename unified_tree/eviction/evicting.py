@@ -35,15 +35,16 @@ DEVICE: Final = Tier.DEVICE
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int | None) -> EvictResult:
     """See UnifiedTree.evict."""
     for name in needs:
-        if name not in state.index or (tier is Tier.DEVICE and state.components[state.index[name]].shares is not None):
+        i = state.layout.index.get(name)
+        if i is None or (tier is Tier.DEVICE and state.components[i].shares is not None):
             raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
     if state.ghosts is not None and state.ghosts.victims_of is not None:
         state.ghosts.victims_of = {}
     freed = Freed(state, tier)
-    if state.is_gated:
+    if state.layout.is_gated:
         cut_pages = None
     for name, count in needs.items():
-        _evict_from(state, state.index[name], count, tier, freed, cut_pages)
+        _evict_from(state, state.layout.index[name], count, tier, freed, cut_pages)
     return freed.result()
 
 
@@ -71,7 +72,7 @@ def _take_out(
     Returns what is remembered of it, as `_book_victim`.
     """
     going = victim.page_count
-    if cut_pages is not None and state.is_path[victim.component]:
+    if cut_pages is not None and state.layout.is_path[victim.component]:
         going = min(going, max(count, cut_pages))
     is_whole = going == victim.page_count
     if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
@@ -94,7 +95,7 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
     if state.ghosts is not None and state.ghosts.victims_of is not None:
         state.ghosts.victims_of = {}
     freed = Freed(state, tier)
-    if state.is_gated:
+    if state.layout.is_gated:
         cut_pages = None
     evictions: list[Eviction | None] = [None] * len(state.components)
     while shared.blocks_of(freed.page_counts) < count:
@@ -120,7 +121,7 @@ def _page_blocks(state: TreeState, shared: SharedPools, victim: Value) -> int:
     if state.host_value_count or not state.components[victim.component].required:
         return shared.page_blocks[victim.component]
     values = victim.node.values(victim.tier)
-    return sum([shared.page_blocks[i] for i in range(len(values)) if state.is_path[i] and values[i] is not None])
+    return sum([shared.page_blocks[i] for i in range(len(values)) if state.layout.is_path[i] and values[i] is not None])
 
 
 def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Freed) -> bool:
@@ -197,10 +198,10 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
         eviction: what is remembered of it; None without a memory.
     """
     node = value.node
-    is_path = state.is_path[value.component]
+    is_path = state.layout.is_path[value.component]
     boundary_from = 0
     remembered = eviction
-    if is_path and state.is_gated and eviction is not None:
+    if is_path and state.layout.is_gated and eviction is not None:
         boundary_from = once_boundary_from(state, node)
         if value.stranded:  # it is of no use because a window or a state went before
             remembered = eviction_at(state, node, node.end) or eviction
@@ -215,7 +216,7 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
         freed.deleted_nodes += 1
     else:
         freed.tombstones += 1
-        if eviction is not None and state.is_gated:
+        if eviction is not None and state.layout.is_gated:
             for each in gone:
                 _note_eviction(state, node, each, eviction)
         state.resumability.update(node, lost_window=_lost_window(state, value))
@@ -226,15 +227,15 @@ def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Evictio
     """Remember that a node lost a window or a state for good."""
     i, page_count = value.component, value.page_count
     is_alone = value.tier is DEVICE and not state.host_value_count
-    if state.is_gate[i] and (is_alone or covered_pages(node, i) < page_count):
+    if state.layout.is_gate[i] and (is_alone or covered_pages(node, i) < page_count):
         node.note_lost(i, page_count, eviction)
 
 
 def _lost_window(state: TreeState, gone: Value) -> bool:
     """Whether a required window has nothing left at the node of a value that went."""
     node = gone.node
-    for i in (gone.component, *state.sharers_of[gone.component]):
-        if state.is_required_window[i] and run_holder(node, i) is None:
+    for i in (gone.component, *state.layout.sharers_of[gone.component]):
+        if state.layout.is_required_window[i] and run_holder(node, i) is None:
             return True
     return False
 
@@ -249,7 +250,8 @@ def _must_stay(state: TreeState, victim: Value) -> bool:
         return False
     if state.host_value_count:  # else there is nothing elsewhere
         elsewhere = node.device if victim.tier is Tier.HOST else node.host
-        going = (victim.component,) if victim.tier is Tier.HOST else (victim.component, *state.sharers_of[victim.component])
+        sharers = () if victim.tier is Tier.HOST else state.layout.sharers_of[victim.component]
+        going = (victim.component, *sharers)
         if all(elsewhere[i] is not None for i in going if state.components[i].required):
             return False
     if _has_locks(node.device) or (state.host_value_count and _has_locks(node.host)):

@@ -47,7 +47,7 @@ def host_path_end(state: TreeState, key: Key, limit: int, after: Boundary) -> Bo
     if root is None:
         return NOWHERE
     node, length = walk(state, key, node_above(state, root, after, limit), limit)
-    while node.parent is not None and any(node.host[i] is None for i in state.required_paths):
+    while node.parent is not None and any(node.host[i] is None for i in state.layout.required_paths):
         node = node.parent
         length = node.end
     return Boundary(node.id, length)
@@ -60,7 +60,7 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], af
     state.tick()
     node = _node_ending_at(state, key, end, after)
     unused: dict[int, list[bytes]] = {}
-    for i in sorted(given, key=lambda i: not state.is_path[i]):
+    for i in sorted(given, key=lambda i: not state.layout.is_path[i]):
         ids = given[i]
         left = land(state, Span(i, node, end - ids.size * state.page_size, end, b"", ids.tobytes()), Tier.HOST)
         if left:
@@ -79,16 +79,16 @@ def _checked(
     key.require_tokens(after.length)  # what is in the tree never has a negative one
     given: dict[int, NDArray[np.int64]] = {}
     for name, ids in pages.items():
-        if name not in state.index:
-            raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
-        i = state.index[name]
+        if name not in state.layout.index:
+            raise InsertError(f"there is no component {name!r}; there are {', '.join(state.layout.index)}")
+        i = state.layout.index[name]
         given[i] = page_ids(name, ids)
         max_pages = state.components[i].coverage.pages_needed(end, state.page_size)
         if not 0 < given[i].size <= max_pages:
             raise InsertError(f"{name}: 1 … {max_pages} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
     reach = host_path_end(state, key, end, after).length
-    for i in state.required_paths:
+    for i in state.layout.required_paths:
         begin = end - (given[i].size if i in given else 0) * state.page_size
         if begin > reach:
             raise InsertError(
@@ -123,7 +123,7 @@ def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
             state.resumability.update(node)
-        if taken < len(pages) and (tier is HOST or state.owner_of[span.component] == span.component):
+        if taken < len(pages) and (tier is HOST or state.layout.owner_of[span.component] == span.component):
             unused.append(pages[taken:])
     return unused
 
@@ -154,12 +154,12 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
         needed = pages[:count_bytes]
     if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
         return 0
-    if tier is not HOST and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
+    if tier is not HOST and state.layout.owner_of[component] != component and not _owns(state, node, component, needed, begin):
         return 0
     if value is not None:
         state.extend(value, needed)
         return len(needed)
-    if state.is_path[component] and not (first == node.start and _continues(node, component, tier)):
+    if state.layout.is_path[component] and not (first == node.start and _continues(node, component, tier)):
         return 0
     state.place(node, component, tier, needed)
     return len(needed)
@@ -167,7 +167,7 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
 
 def _owns(state: TreeState, node: Node, component: int, pages: bytes, end: int) -> bool:
     """Whether a sharer's pages of the tokens before `end` are its owner's."""
-    owner = node.device[state.owner_of[component]]
+    owner = node.device[state.layout.owner_of[component]]
     return owner is not None and owner.pages[: len(owner.pages) - (node.end - end) // state.page_size * PAGE_ID_BYTES].endswith(
         pages
     )

@@ -132,7 +132,7 @@ def plan_insert(
         reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
     if matched < end and not key.is_checked:
         key.require_tokens(matched)
-    for i in state.required_owned_paths:
+    for i in state.layout.required_owned_paths:
         count = len(given[i]) if i in given else 0
         if end - count * size > reach:
             raise InsertError(
@@ -144,14 +144,14 @@ def plan_insert(
     known.update([i for i in given if i not in taken])
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
-    elif state.shared_windows and would_lose_state(state, node, matched, end, given, absent):
+    elif state.layout.shared_windows and would_lose_state(state, node, matched, end, given, absent):
         for i, ids in given.items():
-            if i in taken and not state.is_path[i]:
+            if i in taken and not state.layout.is_path[i]:
                 state.device_pools[i].ledger.release(ids)
                 taken.discard(i)
-        given = {i: ids for i, ids in given.items() if state.is_path[i]}
+        given = {i: ids for i, ids in given.items() if state.layout.is_path[i]}
     resumed = end - size if repeatable else end
-    kept_from = {i: _kept_from(resumed, window, size) for i, window in state.owned_windows[0] if i in given}
+    kept_from = {i: _kept_from(resumed, window, size) for i, window in state.layout.owned_windows[0] if i in given}
     return Plan(
         key,
         end,
@@ -165,7 +165,7 @@ def plan_insert(
         priority,
         resumed,
         kept_from,
-        keeps_spare=keeps_spare and not any(state.sharers_of[i] for i in kept_from),
+        keeps_spare=keeps_spare and not any(state.layout.sharers_of[i] for i in kept_from),
         ends_spare=ends_spare,
     )
 
@@ -203,18 +203,18 @@ def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None
 
 
 def _index(state: TreeState, name: str) -> int:
-    i = state.index.get(name)
+    i = state.layout.index.get(name)
     if i is None:
-        raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
+        raise InsertError(f"there is no component {name!r}; there are {', '.join(state.layout.index)}")
     return i
 
 
 def _paged(state: TreeState, name: str) -> int:
     """The index of a component whose pages can be given."""
     i = _index(state, name)
-    if state.owner_of[i] != i:
+    if state.layout.owner_of[i] != i:
         raise InsertError(f"{name}: lives in the pages of {state.components[i].shares!r}; give those")
-    if i in state.points:
+    if i in state.layout.points:
         raise InsertError(f"{name}: a state is given by its length, in `states`")
     return i
 
@@ -228,7 +228,7 @@ def _checked_ids(name: str, ids: NDArray[np.int64], max_pages: int) -> NDArray[n
 def _stateful(state: TreeState, name: str) -> int:
     """The index of a component whose states can be given."""
     i = _index(state, name)
-    if i not in state.points or state.owner_of[i] != i:
+    if i not in state.layout.points or state.layout.owner_of[i] != i:
         raise InsertError(f"{name}: is not a component with state pages of its own")
     return i
 
@@ -253,7 +253,7 @@ def _absent(state: TreeState, without: Collection[str]) -> set[int]:
     absent: set[int] = set()
     for name in without:
         i = _index(state, name)
-        if i in state.required_paths:
+        if i in state.layout.required_paths:
             raise InsertError(f"{name}: is a required path, so no pages can go in without it")
         absent.add(i)
     return absent

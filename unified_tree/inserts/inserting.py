@@ -87,18 +87,18 @@ class Insertion:
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
         if self._admits_windows(deepest):
-            for i, _ in state.owned_windows[Tier.DEVICE]:
+            for i, _ in state.layout.owned_windows[Tier.DEVICE]:
                 if i in plan.given:
                     canonical[i] = self._offer_window(i, deepest)
                     if not plan.ends_spare:
                         keep_window(state, deepest, plan.end, i, plan.kept_from[i])
         else:
-            for i, _ in state.owned_windows[Tier.DEVICE]:
+            for i, _ in state.layout.owned_windows[Tier.DEVICE]:
                 if i in plan.taken:
                     state.device_pools[i].ledger.release(plan.given[i])
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
-        if state.is_gated:
+        if state.layout.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
             if plan.kept_from and not plan.ends_spare and self._strands_a_repeat(deepest):
@@ -178,7 +178,7 @@ class Insertion:
         base: int = plan.key.begin * width
         for length in lengths:
             node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length, end)
-            if state.is_gated:
+            if state.layout.is_gated:
                 self._changed[node] = None
         return node
 
@@ -217,13 +217,13 @@ class Insertion:
     def _ends_here(self, node: Node) -> bool:
         """Whether a key that ends inside `node` brings what must sit at a node's end: a window, or a path it lacks."""
         plan, state = self._plan, self._state
-        return any(not state.is_path[i] or (len(ids) and node.device[i] is None) for i, ids in plan.given.items())
+        return any(not state.layout.is_path[i] or (len(ids) and node.device[i] is None) for i, ids in plan.given.items())
 
     def _offer_paths(self, deepest: Node) -> dict[int, NDArray[np.int64]]:
         """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
         state, plan = self._state, self._plan
         canonical = {}
-        for i in state.owned_paths[Tier.DEVICE]:
+        for i in state.layout.owned_paths[Tier.DEVICE]:
             ids = plan.given.get(i)
             if ids is None or len(ids) == 0:
                 continue
@@ -273,9 +273,9 @@ class Insertion:
     def _place_sharers(self, node: Node, i: int) -> None:
         """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
         state, plan = self._state, self._plan
-        if state.is_gated:
+        if state.layout.is_gated:
             self._changed[node] = None
-        sharers = state.sharers_of[i]
+        sharers = state.layout.sharers_of[i]
         if not sharers:
             return
         owner = node.device[i]
@@ -283,18 +283,18 @@ class Insertion:
         for sharer in sharers:
             if sharer in plan.absent or node.device[sharer] is not None:
                 continue
-            if not state.is_path[sharer] or continues(node, sharer):
+            if not state.layout.is_path[sharer] or continues(node, sharer):
                 state.place(node, sharer, Tier.DEVICE, owner.pages, plan.priority)
 
     def _carries_more(self, node: Node, i: int) -> bool:
         """Whether the given pages hold the state of a sharer that the node lacks, and of all that it has."""
         state, absent = self._state, self._plan.absent
         gained = False
-        for sharer in state.sharers_of[i]:
+        for sharer in state.layout.sharers_of[i]:
             if node.device[sharer] is not None:
                 if sharer in absent:
                     return False
-            elif sharer not in absent and (not state.is_path[sharer] or continues(node, sharer)):
+            elif sharer not in absent and (not state.layout.is_path[sharer] or continues(node, sharer)):
                 gained = True
         return gained
 
@@ -307,14 +307,14 @@ class Insertion:
         ledger.acquire(given)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
         value.pages = given
-        for sharer in state.sharers_of[value.component]:
+        for sharer in state.layout.sharers_of[value.component]:
             shared = value.node.device[sharer]
             if shared is not None:
                 shared.pages = given
 
     def _admits_windows(self, deepest: Node) -> bool:
         """Whether all policies admit the given windows that `deepest` lacks."""
-        for i, _ in self._state.owned_windows[Tier.DEVICE]:
+        for i, _ in self._state.layout.owned_windows[Tier.DEVICE]:
             if i in self._plan.given and self._state.device_pools[i].is_selective and deepest.device[i] is None:
                 raw = self._plan.given[i].tobytes()
                 size = min(len(raw), (deepest.end - deepest.start) // self._state.page_size * PAGE_ID_BYTES)
@@ -405,7 +405,7 @@ class Insertion:
         state = self._state
         complete = [
             shared
-            for sharer in state.sharers_of[value.component]
+            for sharer in state.layout.sharers_of[value.component]
             if (shared := value.node.device[sharer]) is not None
             and shared.pages == value.pages
             and sharer not in self._plan.absent

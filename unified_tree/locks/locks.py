@@ -55,7 +55,7 @@ class Locks(LockKeeper):
         if components is None:
             return None
         names = items(components, "components", UnifiedTreeError)
-        return tuple([self._locked_as(self._state.index_of(name), tier) for name in names])
+        return tuple([self._locked_as(self._state.layout.index_of(name), tier) for name in names])
 
     def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None, *, keeps: bool = True) -> Receipt:
         """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named.
@@ -78,24 +78,24 @@ class Locks(LockKeeper):
         and those before stay spare.
         """
         state = self._state
-        for i in state.owned_points[0]:
+        for i in state.layout.owned_points[0]:
             value = node.device[i]
             if value is not None and value.spare and (wanted is None or i in wanted):
                 state.set_spare(value, False)
-        for i, window in state.owned_windows[0]:
+        for i, window in state.layout.owned_windows[0]:
             if wanted is None or i in wanted:
                 keep_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
 
     def _cut(self, node: Node, wanted: tuple[int, ...]) -> None:
         """Cut spare windows where what a boundary at a node's end needs begins, so that its lock holds nothing before."""
         state = self._state
-        for i, window in state.owned_windows[0]:
+        for i, window in state.layout.owned_windows[0]:
             if i in wanted:
                 cut_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""
-        return component if tier is HOST else self._state.owner_of[component]
+        return component if tier is HOST else self._state.layout.owner_of[component]
 
     def lock_present(self, boundary: Boundary) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not; a load back needs the path above its hole."""
@@ -212,13 +212,13 @@ class Locks(LockKeeper):
         if node is None:
             return None, 0
         device_only = tier is DEVICE
-        if wanted is None and state.is_gated and not device_only and length == node.end:
+        if wanted is None and state.layout.is_gated and not device_only and length == node.end:
             if not state.resumability.is_covered(node):
                 raise self._stale(boundary, tier)
             return node, length
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
-        if covered and wanted is None and state.is_gated:
+        if covered and wanted is None and state.layout.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:
             raise self._stale(boundary, tier)
@@ -238,7 +238,7 @@ class Locks(LockKeeper):
         if node is None:
             return counts
         behind = (node.end - length) // state.page_size  # pages of the node that a split would leave below
-        for i in state.owned_paths[0]:
+        for i in state.layout.owned_paths[0]:
             count, at = 0, node
             value = at.device[i]
             while value is None and at.parent is not None:
@@ -249,11 +249,11 @@ class Locks(LockKeeper):
                 at = at.parent
                 value = at.device[i]
             counts[state.components[i].name] = count
-        for i in state.owned_points[0]:
+        for i in state.layout.owned_points[0]:
             value = node.device[i] if behind == 0 else None
             if value is not None and not value.locks and (wanted is None or i in wanted):
                 counts[state.components[i].name] = value.page_count
-        for i, window in state.owned_windows[0]:
+        for i, window in state.layout.owned_windows[0]:
             if wanted is None or i in wanted:
                 count, first = 0, max(0, length - window) // state.page_size * state.page_size
                 for value in window_values(node, length, i, window, DEVICE):
@@ -270,7 +270,7 @@ class Locks(LockKeeper):
 
     def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None) -> None:
         state = self._state
-        for i in state.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
+        for i in state.layout.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
             at: Node | None = node
             while at is not None:
                 value = at.values(tier)[i]
@@ -279,11 +279,11 @@ class Locks(LockKeeper):
                     self._lock_path(value)
                     break
                 at = at.parent
-        for i in state.owned_points_on(tier):
+        for i in state.layout.owned_points_on(tier):
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
                 self._lock_value(receipt, value)
-        for i, window in state.owned_windows_on(tier):
+        for i, window in state.layout.owned_windows_on(tier):
             if wanted is None or i in wanted:
                 for value in window_values(node, node.end, i, window, tier):
                     self._lock_value(receipt, value)
@@ -365,7 +365,7 @@ class Locks(LockKeeper):
             return
         state.blocked.discard(node)
         for tier in (DEVICE, HOST):
-            for i in state.owned_paths_on(tier):
+            for i in state.layout.owned_paths_on(tier):
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
                     state.pools(tier)[i].add_evictable(value)
@@ -374,10 +374,10 @@ class Locks(LockKeeper):
         """See Receipt.release and UnifiedTree.unlock."""
         state = self._state
         if component is not None:
-            i = state.index.get(component)
+            i = state.layout.index.get(component)
             if i is None or all(value.component != i for value in (*receipt.paths, *receipt.values)):
                 raise ReceiptError(f"{receipt} locks no component {component!r}")
-            if state.is_path[i] and receipt.values:
+            if state.layout.is_path[i] and receipt.values:
                 raise ReceiptError(
                     f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"
                 )
@@ -443,7 +443,7 @@ class Locks(LockKeeper):
         for node in sorted(state.nodes, key=_end, reverse=True):
             for tier in (DEVICE, HOST):
                 for held in node.values(tier):
-                    if held is not None and (tier is HOST or state.owner_of[held.component] == held.component):
+                    if held is not None and (tier is HOST or state.layout.owner_of[held.component] == held.component):
                         self._mend_value(held, locks, locked_by.get(held))
 
     def _mend_value(self, value: Value, locks: dict[Value, int], locked_by: dict[int, Receipt] | None) -> None:
@@ -456,7 +456,8 @@ class Locks(LockKeeper):
         if value.locks:
             pool.protected_pages += value.page_count
             parent = node.parent
-            above = None if parent is None or not state.is_path[value.component] else parent.values(value.tier)[value.component]
+            is_below = parent is not None and state.layout.is_path[value.component]
+            above = parent.values(value.tier)[value.component] if parent is not None and is_below else None
             if above is not None:
                 locks[above] = locks.get(above, 0) + 1
         elif not value.children:
@@ -480,10 +481,10 @@ def collect(
     Args:
         pages_of: which pages a component has at a node; None for those of its value on the tier.
     """
-    i = state.index_of(component)
+    i = state.layout.index_of(component)
     node, length = locks.find(boundary)
     if node is None:
         return []
     coverage = state.components[i].coverage
-    begin = 0 if state.is_path[i] else coverage.first_page(length, state.page_size) * state.page_size
+    begin = 0 if state.layout.is_path[i] else coverage.first_page(length, state.page_size) * state.page_size
     return collect_at(state, node, length, i, tier, pages_of, begin=begin)

@@ -80,7 +80,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     if state.host_value_count:  # else every node's paths are on device
         path_node, path_length = path_reach(state, node, length, device_only=False)
         device_node, device_length = path_reach(state, node, length, device_only=True)
-    if not state.is_gated:
+    if not state.layout.is_gated:
         device = record(Boundary, (device_node.id, device_length))
         reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
         rebuild, rebuild_tokens = device, 0
@@ -127,7 +127,7 @@ _MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, (), NOWHERE)
 def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) -> tuple[Node, int]:
     """How far up from (node, length) one must go to find every required path component."""
     while node.parent is not None:
-        for i in state.required_paths:
+        for i in state.layout.required_paths:
             if node.device[i] is None and (device_only or node.host[i] is None):
                 break
         else:
@@ -139,10 +139,10 @@ def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) 
 
 def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: bool) -> Boundary:
     """The longest boundary at or above (node, length), where the paths are covered. Cost: O(nodes passed and of windows)."""
-    for i in state.required_points:
+    for i in state.layout.required_points:
         if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
             return _boundary_above(state, node, length, device_only)
-    for i, window in state.required_windows:
+    for i, window in state.layout.required_windows:
         if window_gap(state, node, length, i, window, device_only=device_only) is not None:
             return _boundary_above(state, node, length, device_only)
     return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
@@ -152,8 +152,8 @@ def once_boundary(state: TreeState, node: Node, length: int, floor: int) -> int:
     """The longest length at or above (node, length), and above `floor`, at which a request could have resumed if nothing had
     been evicted; `floor` or less if there is none. Cost: O(nodes passed and of windows).
     """
-    if len(state.required_points) == 1 and not state.required_windows:
-        i = state.required_points[0]
+    if len(state.layout.required_points) == 1 and not state.layout.required_windows:
+        i = state.layout.required_points[0]
         while length > floor:
             if length == node.end and (node.device[i] is not None or node.host[i] is not None or node.lost_of(i) is not None):
                 break
@@ -169,15 +169,15 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     evicted; beyond the node's end if there is none. Cost: O(nodes of the windows).
     """
     end = node.end
-    for i in state.required_points:
+    for i in state.layout.required_points:
         if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
             return end + 1
-    if not state.required_windows:
+    if not state.layout.required_windows:
         return end
     start: i64 = node.start
     size: i64 = state.page_size
-    first: i64 = end if state.required_points else start + 1
-    for i, window in state.required_windows:
+    first: i64 = end if state.layout.required_points else start + 1
+    for i, window in state.layout.required_windows:
         reached: i64 = end
         floor: i64 = start + size - window  # from here on nothing in the node lacks a window
         at: Node = node
@@ -218,10 +218,10 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
 
     How far each window is known to be covered is kept from try to try, so that no node is looked at twice for a window.
     """
-    scans = [_WindowScan(i, window) for i, window in state.required_windows]
+    scans = [_WindowScan(i, window) for i, window in state.layout.required_windows]
     while node.parent is not None:
         retry: Node | None = None
-        for i in state.required_points:
+        for i in state.layout.required_points:
             if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
                 if once and length == node.end and node.lost_of(i) is not None:
                     continue
@@ -300,16 +300,16 @@ def _rebuild(state: TreeState, device: Boundary, node: Node, length: int) -> tup
     It starts at a page, early enough that the whole first page of the window before `length` comes out exact: another
     request may later resume one page earlier and use that page.
     """
-    if state.rebuild_tokens is None:
+    if state.layout.rebuild_tokens is None:
         return device, 0
-    start = (length - state.rebuild_tokens - state.page_size + 1) // state.page_size * state.page_size
+    start = (length - state.layout.rebuild_tokens - state.page_size + 1) // state.page_size * state.page_size
     if start <= device.length:
         return device, 0
     return record(Boundary, (node.id, length)), length - start
 
 
 def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> tuple[int, ...]:
-    point = path_length // state.save_grid_tokens * state.save_grid_tokens
+    point = path_length // state.layout.save_grid_tokens * state.layout.save_grid_tokens
     return (point,) if point > resumable_length else ()
 
 
@@ -372,25 +372,25 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
     """A match uses the deepest path node, the boundary's window and its state."""
     now, ages = state.clock, state.ages
     pools = state.pools(tier)
-    for i in state.owned_paths_on(tier):
+    for i in state.layout.owned_paths_on(tier):
         value = path_node.values(tier)[i]
         if value is not None:
             if ages is not None:
                 ages.used(value)
             value.touch(path_length, now)
             pools[i].touched(value)
-    if boundary.length == 0 or not (state.points or state.windows):
+    if boundary.length == 0 or not (state.layout.points or state.layout.windows):
         return
     node = state.nodes.get(boundary.node)
     assert node is not None
-    for i in state.owned_points_on(tier):
+    for i in state.layout.owned_points_on(tier):
         value = node.values(tier)[i] if node.end == boundary.length else None
         if value is not None:
             if ages is not None:
                 ages.used(value)
             value.touch(boundary.length, now)
             pools[i].touched(value)
-    for i, window in state.owned_windows_on(tier):
+    for i, window in state.layout.owned_windows_on(tier):
         values = window_values(node, boundary.length, i, window, tier)
         if ages is not None and values:
             ages.used(values[0])
@@ -429,7 +429,7 @@ def spare_from(state: TreeState, node: Node, length: int) -> int | None:
     needs none of these. Cost: O(nodes of the windows).
     """
     start: int | None = None
-    for i, window in state.owned_windows[0]:
+    for i, window in state.layout.owned_windows[0]:
         for value in window_values(node, length, i, window, Tier.DEVICE):
             if value.spare and value.node.host[i] is None:
                 start = value.node.start if start is None else max(start, value.node.start)
@@ -448,14 +448,14 @@ def collect_at(
     begin: int = 0,
 ) -> list[bytes]:
     """As `collect`, of a component by index, from `begin` up to a length in a node; a state's whatever `begin` is."""
-    if i in state.points:
+    if i in state.layout.points:
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
     chunks: list[bytes] = []
     at = node
     while (parent := at.parent) is not None and at.end > begin:
         pages = pages_at(at, i, tier, pages_of)
         if not pages:
-            if state.is_path[i] and tier is Tier.DEVICE:
+            if state.layout.is_path[i] and tier is Tier.DEVICE:
                 chunks.clear()  # the path ends further up: it is optional, or what a load brings has nothing to stand on
                 at = parent
                 continue

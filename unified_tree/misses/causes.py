@@ -150,8 +150,8 @@ def find_misses(
     if at < whole and (ghosts.root_count > is_rooted or ghosts.former):
         at = _elsewhere(parts, state, ghosts, key, at, whole)
     limit: i64 = whole
-    if state.required_points:
-        grid: i64 = state.save_grid_tokens
+    if state.layout.required_points:
+        grid: i64 = state.layout.save_grid_tokens
         limit = (count - 1) // grid * grid
     if loss is not None and at < min(loss.unanswered, limit):
         at = parts.add(STORE_FAILED, at, min(loss.unanswered, limit), None, NO_ANSWER)
@@ -187,7 +187,7 @@ def _known_but_lost(
     """
     once: i64 = ended
     eviction: Eviction | None = None
-    if state.is_gated:
+    if state.layout.is_gated:
         once, eviction = _once(state, key, node, length, line, ended, trail, at)
     end: i64 = min(once, length)
     if at < end:
@@ -199,8 +199,8 @@ def _known_but_lost(
                 at = parts.add(EVICTED, at, end, ghost.eviction, None)
     if at < ended:
         saved_end: i64 = ended
-        if state.required_points:
-            grid: i64 = state.save_grid_tokens
+        if state.layout.required_points:
+            grid: i64 = state.layout.save_grid_tokens
             saved_end = max(at, ended // grid * grid)
         if at < saved_end:
             at = parts.add(NEVER_SAVED, at, saved_end, None, line.last_unsaved(at, saved_end))
@@ -244,7 +244,7 @@ def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
     while at is not None and at.start >= length:
         at = at.parent
     reach = 1
-    for _, window in state.required_windows:
+    for _, window in state.layout.required_windows:
         reach = max(reach, window)
     while at is not None and at.end > length - reach:
         lost = at.lost

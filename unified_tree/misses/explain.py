@@ -121,7 +121,7 @@ def explain(state: TreeState, key: Key) -> Explanation:
     ends = [state.nodes.get(found.device.node) if found.device.length else None, node]
     nodes = dict.fromkeys(end for end in ends if end is not None)
     kept = [value for end in nodes for value in (*end.device, *end.host) if value is not None]
-    owned = [each for each in kept if each.tier is Tier.HOST or state.owner_of[each.component] == each.component]
+    owned = [each for each in kept if each.tier is Tier.HOST or state.layout.owner_of[each.component] == each.component]
     return Explanation(
         standings=tuple(standing_of(state, value) for value in owned),
         misses=tuple(causes),
@@ -175,7 +175,7 @@ def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int)
     if ranked.urgency == STRANDED:
         return "stranded, since no request can resume from it"
     if ranked.urgency == SPARE:
-        return SPARE_SAID[component in state.points]
+        return SPARE_SAID[component in state.layout.points]
     return printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
 
 
@@ -188,7 +188,7 @@ def last_reason(state: TreeState, component: int, tier: Tier) -> str:
 def standing_of(state: TreeState, value: Value) -> str:
     """Where a value stands among the victims of its pool, and what goes next there, in words."""
     node, pool = value.node, state.pools(value.tier)[value.component]
-    place = f"at {node.end}" if value.component in state.points else f"[{node.start}, {node.end})"
+    place = f"at {node.end}" if value.component in state.layout.points else f"[{node.start}, {node.end})"
     what = f"{pool.component.name} on {pool.tier.name.lower()} {place}"
     if value.locks:
         return f"{what}: in use, and locked"
@@ -208,15 +208,15 @@ def standing_of(state: TreeState, value: Value) -> str:
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:
     """The longest length at or above (node, length) that one component alone would allow."""
-    if component in state.points or state.is_path[component]:
+    if component in state.layout.points or state.layout.is_path[component]:
         while node.parent is not None:
             there = node.device[component] is not None or (not device_only and node.host[component] is not None)
-            if there and (state.is_path[component] or length == node.end):
+            if there and (state.layout.is_path[component] or length == node.end):
                 return length
             node = node.parent
             length = node.end
         return 0
-    window = dict(state.windows)[component]
+    window = dict(state.layout.windows)[component]
     while node.parent is not None:
         gap = window_gap(state, node, length, component, window, device_only=device_only)
         if gap is None:

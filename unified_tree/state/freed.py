@@ -29,7 +29,7 @@ class Freed:
     def add(self, values: list[Value]) -> None:
         """Values that were removed; a sharer's device value has no pages to give."""
         for value in values:
-            if value.tier is Tier.HOST or self._state.owner_of[value.component] == value.component:
+            if value.tier is Tier.HOST or self._state.layout.owner_of[value.component] == value.component:
                 self.add_pages(value.component, value.tier, value.pages)
 
     def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:

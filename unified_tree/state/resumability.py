@@ -49,7 +49,7 @@ class Resumability:
     def __init__(self, state: TreeState, settle_limit: int) -> None:
         self._state = state
         self._settle_limit = settle_limit
-        self._windows = tuple((i, state.pages_of(window)) for i, window in state.required_windows)
+        self._windows = tuple((i, state.pages_of(window)) for i, window in state.layout.required_windows)
         self._dirty: deque[Node] = deque()
         self._spreading: deque[Node] = deque()
 
@@ -70,7 +70,7 @@ class Resumability:
             lost_window: the node lost the last value of a window, and with it the stored run.
         """
         state = self._state
-        if not state.is_gated:
+        if not state.layout.is_gated:
             return
         if self._measure(node) or lost_window:
             self._spread(node)
@@ -84,17 +84,17 @@ class Resumability:
         node = state.nodes.get(boundary.node)
         if node is None or node.end != boundary.length or state.retired.has(node):
             return False
-        return not state.is_gated or self.is_covered(node)
+        return not state.layout.is_gated or self.is_covered(node)
 
     def _nearest(self, node: Node, below: int) -> int:
         """What `nearest_boundary` of a node is, from that of all below. Without windows only whether there is one matters."""
         if node.resumable:
-            return node.end if self._state.windows else 0
-        return min(below, REPLAY_BOUNDARY) if node.end >= self._state.rebuilt_from else below
+            return node.end if self._state.layout.windows else 0
+        return min(below, REPLAY_BOUNDARY) if node.end >= self._state.layout.rebuilt_from else below
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
-        if self._state.is_gated:
+        if self._state.layout.is_gated:
             self._set_nearest(node, NO_BOUNDARY)
 
     def settle_share(self) -> None:
@@ -157,7 +157,7 @@ class Resumability:
 
     def cut(self, pieces: Sequence[Node], lower: Node) -> None:
         """`pieces`, from the top down, were cut off the front of `lower`. Cost: O(components) each, and O(log siblings)."""
-        if not self._state.is_gated:
+        if not self._state.layout.is_gated:
             return
         for piece in pieces:
             self._measure(piece)
@@ -243,10 +243,10 @@ class Resumability:
 
     def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
-        for i in self._state.required_paths:
+        for i in self._state.layout.required_paths:
             if device[i] is None and host[i] is None:
                 return False
-        return all(device[i] is not None or host[i] is not None for i in self._state.required_points)
+        return all(device[i] is not None or host[i] is not None for i in self._state.layout.required_points)
 
     def deviations(self, node: Node) -> list[str]:
         """Which marks of a node disagree with its values, its parent and its children; none for a settled node."""
@@ -285,22 +285,22 @@ def covered_pages(node: Node, component: int) -> int:
 def mark_values(state: TreeState, node: Node) -> None:
     """Set `stranded` of every value of the node from its marks."""
     nothing_below = node.nearest_boundary == NO_BOUNDARY
-    for i in state.paths:
+    for i in state.layout.paths:
         _mark(state, node, i, nothing_below)
-    for i, window in state.windows:
+    for i, window in state.layout.windows:
         _mark(state, node, i, node.nearest_boundary >= node.end + window)
-    for i in state.points:
+    for i in state.layout.points:
         _mark(state, node, i, not node.resumable)
 
 
 def is_needed(state: TreeState, value: Value) -> bool:
     """Whether some boundary at a node's end needs a value, according to its node's marks."""
     node = value.node
-    if state.is_path[value.component]:
+    if state.layout.is_path[value.component]:
         return node.nearest_boundary != NO_BOUNDARY
-    if value.component in state.points:
+    if value.component in state.layout.points:
         return state.resumability.ends_at_boundary(node)
-    return node.nearest_boundary < node.end + dict(state.windows)[value.component]
+    return node.nearest_boundary < node.end + dict(state.layout.windows)[value.component]
 
 
 def _mark(state: TreeState, node: Node, component: int, stranded: bool) -> None:
@@ -314,7 +314,7 @@ def _mark(state: TreeState, node: Node, component: int, stranded: bool) -> None:
 
 def _flip(state: TreeState, value: Value, stranded: bool) -> None:
     value.stranded = stranded
-    if value.tier is Tier.DEVICE and state.owner_of[value.component] != value.component:
+    if value.tier is Tier.DEVICE and state.layout.owner_of[value.component] != value.component:
         return
     pool = state.pools(value.tier)[value.component]
     pool.stranded_pages += value.page_count if stranded else -value.page_count

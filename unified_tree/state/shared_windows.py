@@ -10,7 +10,7 @@ Cost: O(nodes in the short window), and nothing for compositions without one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from unified_tree.terms.tier import PAGE_ID_BYTES
 
@@ -20,17 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.declare.component_layout import SharedWindow
     from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
-
-
-class SharedWindow(NamedTuple):
-    """A required window in the pages of another; components by index, windows in tokens."""
-
-    sharer: int
-    window_tokens: int
-    owner: int
-    owner_window_tokens: int
 
 
 def would_lose_state(
@@ -45,7 +37,7 @@ def would_lose_state(
         absent: sharers whose state the given pages do not hold.
     """
     size = state.page_size
-    for shared in state.shared_windows:
+    for shared in state.layout.shared_windows:
         if shared.owner not in given or shared.sharer in absent:
             continue
         ids = given[shared.owner]

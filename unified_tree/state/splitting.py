@@ -91,7 +91,7 @@ def _divide_lost(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:
             else:
                 part.note_lost(lost.component, min(left, own), lost.eviction)
             left -= own
-            if left <= 0 or lost.component in state.points:
+            if left <= 0 or lost.component in state.layout.points:
                 break
         lost = lost.next
 
@@ -118,7 +118,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
         _divide_copying(value, half)
     half.score, half.policy_state = value.score, value.policy_state
     upper.set_value(value.component, value.tier, half)
-    is_path = state.is_path[value.component]
+    is_path = state.layout.is_path[value.component]
     pool = state.pools(value.tier)[value.component]
     if not is_path:
         half.touched, half.hits = value.touched, value.hits
@@ -136,7 +136,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
         state.host_value_count += 1
     if is_path:
         half.children = 1
-    elif not half.locks and (value.tier or state.owner_of[value.component] == value.component):
+    elif not half.locks and (value.tier or state.layout.owner_of[value.component] == value.component):
         pool.add_evictable(half)
     return half
 

@@ -28,7 +28,7 @@ class StateView(TreeView):
 
     @property
     def save_grid_tokens(self) -> int:
-        return self._state.save_grid_tokens
+        return self._state.layout.save_grid_tokens
 
     def restore_cost(self, value: Value) -> float:
         return restore_cost(self._state, value)
@@ -38,7 +38,8 @@ class StateView(TreeView):
 
     def held_pages(self, component: int, tier: Tier) -> int:
         state = self._state
-        return state.pools(tier)[component].used_pages if tier is Tier.HOST or state.owner_of[component] == component else 0
+        is_owner = tier is Tier.HOST or state.layout.owner_of[component] == component
+        return state.pools(tier)[component].used_pages if is_owner else 0
 
     def held_blocks(self, tier: Tier) -> int:
         shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]
@@ -75,10 +76,10 @@ def restore_cost(state: TreeState, value: Value) -> float:
 
 def tokens_lost(state: TreeState, value: Value) -> int:
     """How many tokens have to be computed again without a value, whatever other tiers have of it: see `restore_cost`."""
-    if state.is_path[value.component]:
+    if state.layout.is_path[value.component]:
         return value.page_count * state.page_size
     tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)
-    return tokens if state.rebuild_tokens is None else min(tokens, state.rebuild_tokens)
+    return tokens if state.layout.rebuild_tokens is None else min(tokens, state.layout.rebuild_tokens)
 
 
 def _boundary_above(node: Node, max_steps: int) -> int:

@@ -7,25 +7,22 @@ maintains what a change means for the boundaries (lengths one can resume from) a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import lcm
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from unified_tree.declare.component import Component
-from unified_tree.declare.coverage import MAX_TOKENS
+from unified_tree.declare.component_layout import ComponentLayout
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
-from unified_tree.nodes.node import NO_BOUNDARY, Node, NodeTable, Root, Value
+from unified_tree.nodes.node import Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
 from unified_tree.state.pool import Pool
 from unified_tree.state.resumability import Resumability
 from unified_tree.state.retiring import Retired
 from unified_tree.state.shared_pools import SharedPools
-from unified_tree.state.shared_windows import SharedWindow
 from unified_tree.state.state_view import StateView
-from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.terms.results import Boundary
 from unified_tree.terms.tier import HOST, PAGE_ID_BYTES, NodeId, Tier
 
@@ -48,19 +45,7 @@ class TreeState:
     """Nodes, pools and the logical clock of one tree.
 
     Attributes:
-        required_paths, required_windows, required_points: the components that a boundary needs, by index; windows as (index,
-            window in tokens).
-        is_required_window: the same by component index.
-        is_gate: whether a component is one of these windows or points, by index.
-        required_owned_paths: of these paths, the ones with device pages of their own.
-        owner_of: whose device pages a component's values live in, by index; itself if it has its own.
-        sharers_of: who else lives in a component's device pages.
-        owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
-        shared_windows: required windows that live in the pages of others.
-        is_gated: some required component is not a path, so not every length is a boundary.
-        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
-            shortest path of which that leaves something, NO_BOUNDARY for none.
-        save_grid_tokens: the grid on which every kind can be saved.
+        layout: what follows from its components; `components`, `page_size`: of it.
         has_budgets: whether any share one.
         shared_pools: by tier, the pools that share a budget; None where each has a page count of its own.
         blocked: nodes with a path value that is not evictable because something else at the node is locked.
@@ -86,10 +71,9 @@ class TreeState:
         settings: TreeSettings,
         time_s: Callable[[], float],
     ) -> None:
-        self.components = tuple(components)
         self.page_size = page_size
-        self.index = {component.name: i for i, component in enumerate(self.components)}
-        self._group_components()
+        self.layout = ComponentLayout(components, page_size)
+        self.components = self.layout.components
         self.settings = settings
         view = StateView(self)
         made = policy(view)
@@ -130,56 +114,10 @@ class TreeState:
         settings = self.settings
         size = settings.ghost_bytes or (FOLLOWED_BYTES if self.policy.follows_texts else 0)
         if size:
-            self.texts = Ghosts(self.page_size, size, settings.faded_ghosts, time_s, is_gated=self.is_gated)
+            self.texts = Ghosts(self.page_size, size, settings.faded_ghosts, time_s, is_gated=self.layout.is_gated)
         if settings.ghost_bytes:
             self.ghosts = self.texts
             self.ages = Ages(len(self.components), time_s)
-
-    def _group_components(self) -> None:
-        indexed = list(enumerate(self.components))
-        self.is_path = [c.coverage.is_path for c in self.components]
-        self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
-        self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
-        self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
-        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
-        self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
-        owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
-        self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
-        self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
-        self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
-        self.required_paths = tuple(i for i in self.paths if self.components[i].required)
-        self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
-        self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
-        self.required_points = tuple(i for i in self.points if self.components[i].required)
-        window_of = dict(self.windows)
-        gates = dict(self.required_windows)
-        self.is_required_window = [i in gates for i in range(len(self.components))]
-        self.is_gate = [c.required and not c.coverage.is_path for c in self.components]
-        self.shared_windows = tuple(
-            SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
-            for i, window in self.required_windows
-            if self.owner_of[i] != i
-        )
-        self.is_gated = bool(self.required_windows or self.required_points)
-        rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
-        self.rebuild_tokens: int | None = None
-        if rebuilds and not self.required_points and None not in rebuilds:
-            self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
-        self.rebuilt_from = NO_BOUNDARY
-        if self.rebuild_tokens is not None:
-            self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
-        self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
-        if self.save_grid_tokens > MAX_TOKENS:
-            raise ConfigurationError(
-                f"the grids of all components have no common multiple up to 2**48: {self.save_grid_tokens}"
-            )
-
-    def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
-        """A component's index. Raises UnifiedTreeError for an unknown one."""
-        i = self.index.get(component) if isinstance(component, str) else None
-        if i is None:
-            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
-        return i
 
     def tick(self) -> None:
         """An operation begins: what it uses or makes has a later stamp."""
@@ -202,20 +140,6 @@ class TreeState:
         if shared is None:
             return self.pools(tier)[component].evicted_pages
         return shared.evicted_blocks // shared.page_blocks[component]
-
-    # By two constants, because compiled code makes a new tuple of both to index it by a tier.
-
-    def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
-        """The paths with pages of their own on a tier."""
-        return self.owned_paths[1] if tier is HOST else self.owned_paths[0]
-
-    def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
-        """The points with pages of their own on a tier."""
-        return self.owned_points[1] if tier is HOST else self.owned_points[0]
-
-    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
-        """The windows with pages of their own on a tier, as (index, window in tokens)."""
-        return self.owned_windows[1] if tier is HOST else self.owned_windows[0]
 
     def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
         """A node with an id never used before, not yet among its parent's children."""
@@ -270,14 +194,14 @@ class TreeState:
                 node.forget_lost(component)
         if tier is HOST:
             self.host_value_count += 1
-        if self.is_path[component]:
+        if self.layout.is_path[component]:
             self._link_path(value)
-        if tier is HOST or self.owner_of[component] == component:
+        if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
             if not are_taken:
                 pool.ledger.acquire(pages)
-            if self.listener is not None and tier is not HOST and not (is_spare or self.is_path[component]):
+            if self.listener is not None and tier is not HOST and not (is_spare or self.layout.is_path[component]):
                 self.listener.saved(node)
             pool.created(value)
             pool.add_evictable(value)
@@ -288,7 +212,7 @@ class TreeState:
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
         value.pages = front + value.pages
-        if value.tier is HOST or self.owner_of[value.component] == value.component:
+        if value.tier is HOST or self.layout.owner_of[value.component] == value.component:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
             pool.ledger.acquire(front)
@@ -306,7 +230,7 @@ class TreeState:
         """Let a value go before all that is kept for a boundary, or keep it from now on."""
         if value.spare != is_spare:
             value.spare = is_spare
-            if value.tier is HOST or self.owner_of[value.component] == value.component:
+            if value.tier is HOST or self.layout.owner_of[value.component] == value.component:
                 self.pools(value.tier)[value.component].reorder(value)
 
     def shorten(self, value: Value, page_count: int, eviction: Eviction | None) -> bytes:
@@ -357,13 +281,13 @@ class TreeState:
             on_host = node.host[component]
             if on_host is not None:
                 on_host.run_pages = value.run_pages
-            for sharer in self.sharers_of[component]:
+            for sharer in self.layout.sharers_of[component]:
                 shared = node.device[sharer]
                 if shared is not None:
                     gone += self.remove(shared)
-        if self.is_path[component]:
+        if self.layout.is_path[component]:
             self._unlink_path(value)
-        if tier is HOST or self.owner_of[component] == component:
+        if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.remove_evictable(value)
             pool.used_pages -= value.page_count
@@ -381,7 +305,7 @@ class TreeState:
 
         A device page is on host only if all its required sharers' state is, too. Cost: O(sharers).
         """
-        owner = self.owner_of[component]
+        owner = self.layout.owner_of[component]
         on_device, on_host = node.device[owner], node.host[component]
         if on_device is not None:
             self._set_copied(on_device, self._is_copied(node, owner))
@@ -393,7 +317,7 @@ class TreeState:
         there, copy = node.device[owner], node.host[owner]
         if there is not None and (copy is None or copy.page_count < there.page_count):
             return False
-        for i in self.sharers_of[owner]:
+        for i in self.layout.sharers_of[owner]:
             there, copy = node.device[i], node.host[i]
             if there is None or not self.components[i].required:
                 continue
@@ -427,7 +351,7 @@ class TreeState:
 
     def _enter_paths(self, node: Node) -> None:
         """Host copies were added beside a node's device values, which may be evictable again."""
-        for i in self.owned_paths[0]:
+        for i in self.layout.owned_paths[0]:
             self._enter_again(node.device[i])
 
     def _enter_again(self, value: Value | None) -> None:
@@ -448,12 +372,12 @@ class TreeState:
             above.priority = max(above.priority, value.priority)
             above.score = max(above.score, value.score)
             above.hits += value.hits
-            if (tier or self.owner_of[component] == component) and not (above.locks or above.children):
+            if (tier or self.layout.owner_of[component] == component) and not (above.locks or above.children):
                 self.pools(tier)[component].add_evictable(above)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that no prefix can pass through it."""
-        return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
+        return any(node.device[i] is None and node.host[i] is None for i in self.layout.required_paths)
 
     def delete(self, node: Node, eviction: Eviction | None, boundary_from: int) -> None:
         """Delete a node without values and children. Cost: O(log siblings).

@@ -270,7 +270,7 @@ class OpenEffects:
         return counts
 
     def _takes_pages(self, component: int, target: Tier) -> bool:
-        return target is HOST or self._state.owner_of[component] == component
+        return target is HOST or self._state.layout.owner_of[component] == component
 
     def _missing(
         self, kind: EffectKind, node: Node | None, length: int, only: tuple[int, ...] | None
@@ -284,14 +284,14 @@ class OpenEffects:
         if node is None:
             return found, ()
         source = opposite(target)
-        for i in state.paths:
+        for i in state.layout.paths:
             if only is None or i in only:
                 others = self._add_missing(_lacking(node, i, source, target), length, target, found, others)
-        for i in state.points:
+        for i in state.layout.points:
             value = node.values(source)[i] if node.end == length else None
             if value is not None and (only is None or i in only):
                 others = self._add_missing([value], length, target, found, others)
-        for i, window in state.windows:
+        for i, window in state.layout.windows:
             if only is None or i in only:
                 others = self._add_missing(window_values(node, length, i, window, source), length, target, found, others)
         return found, () if others is None else tuple(others)
@@ -336,7 +336,7 @@ class OpenEffects:
         """The device pages for a sharer's span, at most: those that its owner has at the node, or is being given there by some
         effect.
         """
-        owner, node = self._state.owner_of[span.component], span.node
+        owner, node = self._state.layout.owner_of[span.component], span.node
         given = b"".join([other.target for other in coming if other.component == owner and other.node is node])
         pages = given + self._with_loads(node, owner)
         held = (node.end - span.begin) // self._state.page_size * PAGE_ID_BYTES

@@ -131,7 +131,7 @@ class Transfers:
     def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
         node = self._state.nodes.get(checked_boundary(boundary).node)
-        value = node.device[self._state.required_owned_paths[0]] if node is not None else None
+        value = node.device[self._state.layout.required_owned_paths[0]] if node is not None else None
         return value.hits if value is not None else 0
 
     def boundaries(self) -> list[Boundary]:
@@ -145,6 +145,6 @@ class Transfers:
     def _is_kept(self, node: Node) -> bool:
         """Whether a node's end is a boundary that was kept for its own sake."""
         state = self._state
-        if not state.is_gated:
+        if not state.layout.is_gated:
             return node.first_child is None
         return state.resumability.is_covered(node) and spare_from(state, node, node.end) is None

@@ -511,6 +511,6 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         return self._pools.state_slots(self._names(STATE))
 
     def _names(self, component: str) -> NDArray[np.int64]:
-        index = self.tree.state.index_of(component)
+        index = self.tree.state.layout.index_of(component)
         values = (node.device[index] for node in self.tree.state.nodes)
         return np.frombuffer(b"".join(value.pages for value in values if value is not None), np.int64)

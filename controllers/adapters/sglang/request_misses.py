@@ -163,7 +163,7 @@ class RequestMisses:
                 parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)
             account.flight = ledger.in_flight.begin(key, count, account.known)
-            if found.save_at and self._tree.state.required_points:
+            if found.save_at and self._tree.state.layout.required_points:
                 account.due = found.save_at[0]
         if count < prompt:
             rest = Miss(LAST_TOKEN, count, prompt, None, NOT_LOOKED_UP if account.limit + 1 < prompt else None)

@@ -88,7 +88,7 @@ class Index:
 def held(cache: UnifiedTreeCache, tier: Tier, *, dynamo: bool) -> Counter[int]:
     """The hashes of the full-attention pages of a tier, from the tokens in the tree alone."""
     state, size = cache.tree.state, cache.page_size
-    index = state.index_of("full")
+    index = state.layout.index_of("full")
     found: Counter[int] = Counter()
     for node in state.nodes:
         value = node.values(tier)[index]

@@ -24,7 +24,7 @@ from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.weights.generations import Generations
-from unified_tree.state.tree_state import TreeState
+from unified_tree.declare.component_layout import ComponentLayout
 from unified_tree.tree import UnifiedTree
 
 
@@ -223,14 +223,14 @@ def _rebuild_reads_what_it_computes(patch: Any) -> None:
 
 def _rebuild_too_short(patch: Any) -> None:
     """One window's worth of tokens runs again, not one a layer."""
-    original = TreeState.__init__
+    original = ComponentLayout.__init__
 
-    def init(self: TreeState, *args: Any, **options: Any) -> None:
+    def init(self: ComponentLayout, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         if self.rebuild_tokens is not None:
             self.rebuild_tokens = 1
 
-    patch.setattr(TreeState, "__init__", init)
+    patch.setattr(ComponentLayout, "__init__", init)
 
 
 def _tenants_meet(patch: Any) -> None:

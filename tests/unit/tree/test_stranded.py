@@ -35,7 +35,7 @@ def test_a_window_that_a_longer_prefix_still_needs() -> None:
 
 def test_a_path_is_resumed_by_a_rebuild_if_that_leaves_something() -> None:
     grove = Grove([FULL, swa(3, rebuild_tokens=3)])
-    assert grove.tree.state.rebuilt_from == 6, "pages of two tokens: the first is reused, and two run again"
+    assert grove.tree.state.layout.rebuilt_from == 6, "pages of two tokens: the first is reused, and two run again"
     grove.put("abcd", window=0)
     assert stranded(grove) == {"full": 2, "swa": 0}
     grove.put("abcdef", window=1)
@@ -52,7 +52,7 @@ def test_a_path_is_resumed_by_a_rebuild_if_that_leaves_something() -> None:
 def test_the_shortest_path_of_which_a_rebuild_leaves_something(page_size: int) -> None:
     for rebuild_tokens in range(3, 60):
         tree = UnifiedTree([FULL, swa(3, rebuild_tokens=rebuild_tokens)], page_size)
-        shortest = tree.state.rebuilt_from
+        shortest = tree.state.layout.rebuilt_from
         for length in (shortest - page_size, shortest):
             key = Key(list(range(length)), namespace=str(length))
             tree.insert(key, {"full": np.arange(length // page_size) + tree.pool("full").used_pages, "swa": np.arange(0)})

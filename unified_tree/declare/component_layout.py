@@ -1,0 +1,114 @@
+"""The components of a tree, grouped by how their values lie at a node; all that follows from them and never changes."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from unified_tree.declare.coverage import MAX_TOKENS
+from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
+from unified_tree.terms.tier import HOST, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unified_tree.declare.component import Component
+
+NEVER: Final = 1 << 62
+"""Longer than any text."""
+
+
+class SharedWindow(NamedTuple):
+    """A required window in the pages of another; components by index, windows in tokens."""
+
+    sharer: int
+    window_tokens: int
+    owner: int
+    owner_window_tokens: int
+
+
+class ComponentLayout:
+    """What follows from the components of a tree, by their index; never changed. The tree's state and the cache share it.
+
+    Attributes:
+        components, page_size: as given; `index`: of a component by its name.
+        is_path: whether a component is a path. `paths`, `windows`, `points`: the components of each way; windows as (index,
+            window in tokens).
+        required_paths, required_windows, required_points: those that a boundary needs.
+        is_required_window: the same by component index.
+        is_gate: whether a component is one of these windows or points, by index.
+        required_owned_paths: of these paths, the ones with device pages of their own.
+        owner_of: whose device pages a component's values live in, by index; itself if it has its own.
+        sharers_of: who else lives in a component's device pages.
+        owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
+        shared_windows: required windows that live in the pages of others.
+        is_gated: some required component is not a path, so not every length is a boundary.
+        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
+            shortest path of which that leaves something, NEVER for none.
+        save_grid_tokens: the grid on which every kind can be saved.
+
+    Raises ConfigurationError for grids without a common multiple up to 2**48.
+    """
+
+    def __init__(self, components: Sequence[Component], page_size: int) -> None:
+        self.components = tuple(components)
+        self.page_size = page_size
+        self.index = {component.name: i for i, component in enumerate(self.components)}
+        indexed = list(enumerate(self.components))
+        self.is_path = [c.coverage.is_path for c in self.components]
+        self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
+        self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
+        self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
+        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
+        self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
+        owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
+        self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
+        self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
+        self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
+        self.required_paths = tuple(i for i in self.paths if self.components[i].required)
+        self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
+        self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
+        self.required_points = tuple(i for i in self.points if self.components[i].required)
+        window_of = dict(self.windows)
+        gates = dict(self.required_windows)
+        self.is_required_window = [i in gates for i in range(len(self.components))]
+        self.is_gate = [c.required and not c.coverage.is_path for c in self.components]
+        self.shared_windows = tuple(
+            SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
+            for i, window in self.required_windows
+            if self.owner_of[i] != i
+        )
+        self.is_gated = bool(self.required_windows or self.required_points)
+        rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
+        self.rebuild_tokens: int | None = None
+        if rebuilds and not self.required_points and None not in rebuilds:
+            self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
+        self.rebuilt_from = NEVER
+        if self.rebuild_tokens is not None:
+            self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
+        self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+        if self.save_grid_tokens > MAX_TOKENS:
+            raise ConfigurationError(
+                f"the grids of all components have no common multiple up to 2**48: {self.save_grid_tokens}"
+            )
+
+    def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
+        """A component's index. Raises UnifiedTreeError for an unknown one."""
+        i = self.index.get(component) if isinstance(component, str) else None
+        if i is None:
+            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
+        return i
+
+    # By two constants, because compiled code makes a new tuple of both to index it by a tier.
+
+    def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
+        """The paths with pages of their own on a tier."""
+        return self.owned_paths[1] if tier is HOST else self.owned_paths[0]
+
+    def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
+        """The points with pages of their own on a tier."""
+        return self.owned_points[1] if tier is HOST else self.owned_points[0]
+
+    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
+        """The windows with pages of their own on a tier, as (index, window in tokens)."""
+        return self.owned_windows[1] if tier is HOST else self.owned_windows[0]
