@@ -134,8 +134,7 @@ APART = frozenset(
         "misses/miss",
         "policies/density/survival",
         "transfers/open_effects",
-        "controllers/cache/layout",
-        "controllers/cache/miss_ledger",
+        "controllers/cache/resources",
     )
 )
 """Of the tree and the cache, what is seldom called, or takes much longer than a call."""

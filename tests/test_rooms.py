@@ -72,7 +72,7 @@ CIRCLES = (
         "controllers.cache.lease",
         "controllers.cache.leases",
         "controllers.cache.publication",
-        "controllers.cache.published_tokens",
+        "controllers.cache.lease_tokens",
     },
     {"controllers.cache.prefix_cache", "controllers.cache.stats"},
     {"controllers.storage.storage_engine", "controllers.storage.storage_stats"},
@@ -191,8 +191,8 @@ def test_only_known_modules_refer_to_each_other() -> None:
 
 
 MOST = {
-    "full": {"acquire": (37, 115), "commit": (36, 107), "evict": (29, 175)},
-    "full + states": {"acquire": (44, 195), "commit": (40, 193), "evict": (31, 274)},
+    "full": {"acquire": (36, 114), "commit": (37, 106), "evict": (28, 174)},
+    "full + states": {"acquire": (43, 195), "commit": (41, 193), "evict": (30, 273)},
 }
 """Modules that a call goes through, and changes of module. Let them become fewer."""
 

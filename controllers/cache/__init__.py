@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.age_stats import AgeStats, PoolAgeStats
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
-from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.page_tables import PageTable
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.cache.resources import CacheLayout
 from unified_tree.controllers.cache.state_pages import StateCopy
 from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
 from unified_tree.controllers.weights.generations import Generation

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
-    from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.lease_locks import LeaseLocks
+    from unified_tree.controllers.cache.resources import CacheLayout
     from unified_tree.controllers.cache.state_pages import StatePages
 
 NEVER: Final = 1 << 62

@@ -13,9 +13,9 @@ import numpy as np
 
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
-from unified_tree.controllers.cache.lease_misses import LeaseMisses
+from unified_tree.controllers.cache.lease_tokens import LeaseTokens, PublishedTokens
+from unified_tree.controllers.cache.miss_ledger import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
-from unified_tree.controllers.cache.published_tokens import LeaseTokens, PublishedTokens
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.inputs.arguments import integer
 from unified_tree.locks.locks import collect

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
-from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.leases import Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
-from unified_tree.controllers.cache.resources import CacheResources
+from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
 from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.cache.store_access import StoreAccess
 from unified_tree.controllers.counters.cache_counters import CacheCounters

@@ -15,8 +15,8 @@ from unified_tree.terms.errors import InsertError, LeaseError
 from unified_tree.terms.results import record
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.resources import CacheLayout
 
 
 class Publication(NamedTuple):

@@ -5,7 +5,8 @@ ever had it. The first child of a node goes on along its parent's line, so a cha
 begins a line of its own, which forks off where its parent ended. Both halves of a split are on the line of the node. So
 (line, length) names a prefix for ever, and a prefix has one name: that on the line that owns the length.
 
-What was evicted hangs on the prefix behind which it stood (see `ghosts`), whoever has that prefix later.
+A `Ghost` is what is remembered of an evicted node. It hangs on the prefix behind which the node stood, whoever has that prefix
+later; `memory.ghosts` keeps and forgets ghosts.
 """
 
 from __future__ import annotations

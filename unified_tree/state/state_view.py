@@ -1,4 +1,4 @@
-"""What a policy may ask of its tree, answered from the tree's state."""
+"""What a policy may ask of its tree, answered from the tree's state: among others the cost to restore a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from unified_tree.policies.tree_view import TreeView
 from unified_tree.terms.tier import Tier, opposite
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.node import Value
     from unified_tree.state.tree_state import TreeState
 
 

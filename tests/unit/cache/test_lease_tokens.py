@@ -9,7 +9,7 @@ import pytest
 
 from unified_tree import Component, Key, LeaseError, Path
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.cache.published_tokens import LeaseTokens
+from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 
 
 @pytest.mark.parametrize("bigram", [False, True])

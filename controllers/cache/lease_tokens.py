@@ -1,4 +1,4 @@
-"""What a lease has published: which of its tokens are in the tree, and where it saves states on the way.
+"""The tokens that a lease knows, which of them are in the tree, and where it saves states on the way.
 
 Each place where a window or a state is kept gets its own insert, in ascending order, and the end gets the last one. So each is
 a boundary (a length one can resume from) that can be backed up.
