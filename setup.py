@@ -68,7 +68,6 @@ INTERPRETED = frozenset(
         "controllers/cache/decode_batch",
         "controllers/cache/prefix_cache",
         "controllers/cache/quiet_spans",
-        "controllers/cache/store_access",
         "controllers/cache/table_rows",
         "controllers/cache/traced_prefix_cache",
         "controllers/ranks/consensus",

@@ -19,7 +19,6 @@ from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
 from unified_tree.controllers.cache.stats import CacheStats
-from unified_tree.controllers.cache.store_access import StoreAccess
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.ranks import Consensus
-    from unified_tree.controllers.storage_tier import StorageTier
+    from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 MIN_PRIORITY = -(1 << 63)
 
 
-class PrefixCache(StoreAccess):
+class PrefixCache:
     """A prefix cache on device, with an optional host tier and store. Not thread-safe: one thread makes all calls. A scheduler
     calls it for each lease, or for many that decode together, as a `batch`. Prompts resume at a *boundary*, a length one can
     resume from: every required component is cached there.
@@ -136,10 +135,10 @@ class PrefixCache(StoreAccess):
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
         self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
-        self.controller = None
+        self.controller: HybridCacheController | None = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
-        self.storage = None
+        self.storage: StorageController | None = None
         resources = CacheResources(
             tree=self.tree,
             layout=self.layout,
@@ -278,6 +277,66 @@ class PrefixCache(StoreAccess):
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
         self._resources.note_beneficiary(None)
         return pages.evict(counts)
+
+    def attach_storage(self, tier: StorageTier) -> None:
+        """Put a store behind the host tier, or replace the current one. Leases are not affected.
+
+        Raises ConfigurationError, with nothing changed, without a host tier, for a store that cannot keep these components, and
+        for one that was not opened for all their pools. Replacing a store blocks as `detach_storage`.
+        """
+        from unified_tree.controllers.storage_tier import StorageController, StorageTier
+
+        if not isinstance(tier, StorageTier):
+            raise ConfigurationError(f"storage must be a StorageTier, not {tier!r}")
+        if self.controller is None:
+            raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
+        if self.storage is not None and self.storage.tier is tier:
+            raise ConfigurationError("this store is attached already; to attach it anew would close its engine")
+        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.weights, self.ranks)
+        self.detach_storage()
+        self.weights.attached(tier.weights_version)
+        self.storage = self.controller.storage = attached
+
+    def detach_storage(self) -> None:
+        """Detach the store: prefetches and writes to it are cancelled, and the engine is closed. No effect without a store.
+
+        Blocks until the store's running calls have returned. The store is detached even if closing it raises.
+        """
+        if self.storage is not None:
+            assert self.controller is not None
+            storage, self.storage = self.storage, None
+            self.controller.storage = None
+            storage.close()
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """Start to fetch from the store to host what it has of an arrived prompt, at most its length less one token.
+
+        Args:
+            request: any name, for `prefetched`, `cancel` and `acquire`. A request has one prefetch; a new one replaces it.
+
+        Returns whether there is something to wait for. Never blocks. A request that never calls again needs no cleanup: its
+        prefetch ends by itself, and its outcome is forgotten later. Raises RankError, with nothing started, if ranks are gone.
+        Cost: as a match.
+        """
+        return self.storage is not None and self.storage.prefetch(request, key)
+
+    def prefetched(self, request: Hashable) -> bool:
+        """Whether a request should call `acquire` now: its prefetch has ended, or by policy it waits no longer.
+
+        If not, ask again after the next `poll`. Cost: O(1).
+        """
+        return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
+
+    def prefetched_tokens(self, request: Hashable) -> int:
+        """How many tokens a request's prefetch has added to its prefix on host. 0 after `acquire`, and after more than
+        `PrefetchPolicy.max_outcomes` later prefetches have ended. Cost: O(1).
+        """
+        return 0 if self.storage is None else self.storage.prefetcher.requests.tokens_of(request)
+
+    def cancel(self, request: Hashable) -> None:
+        """Cancel the prefetch of a request. No effect for an unknown one. Cost: O(1)."""
+        if self.storage is not None:
+            self.storage.prefetcher.requests.cancel(request)
 
     def poll(self) -> None:
         """Apply finished transfers and start due ones; call it once per scheduler step. An inspector does a slice of its work.
