@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "e2e" / "sglang" / "contract.py"
+SCRIPT = Path(__file__).parents[3] / "e2e" / "sglang" / "contract.py"
 BASE = """
 class BasePrefixCache(ABC):
     kv_events: Optional[Any] = None

@@ -77,7 +77,7 @@ def test_another_version_is_refused_with_what_to_install() -> None:
 
 
 DEFAULTS = {flag.field: False if True in flag.values else "default" for flag in REFUSED_FLAGS}
-DOCS = Path(__file__).parents[3] / "docs" / "sglang.md"
+DOCS = Path(__file__).parents[4] / "docs" / "sglang.md"
 
 
 @pytest.mark.parametrize(

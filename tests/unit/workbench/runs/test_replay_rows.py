@@ -28,7 +28,7 @@ from unified_tree.policies.table import POLICIES
 
 Listed = tuple[int, int, int, list[int]]
 """Prompt tokens, tokens a block, scope of the ids, ids."""
-TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
+TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", Path(__file__).parents[5] / "shared" / "traces"))
 ONE_AT_A_TIME = ServerSettings(concurrency=1, time_scale=0, chunk_tokens=1 << 20)
 GIB = 1 << 30
 
