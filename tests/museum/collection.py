@@ -6,8 +6,8 @@ A script there is a list of lines, each a request that is served to its end, unl
 
 For every `n` below 3, and in it every `s` below 4: in the namespace `lora=a` a prompt of 256 tokens of the text `system` and
 20 + 64 n of `question 0` and so on, 16 tokens of `answer` as output (`~>`: which is not cached), checkpoints at 256 and 999.
-`100..200` are the tokens of a text from 100 to 200. The verbs: `start` a request, `finish` it or `preempt` it behind so many output
-tokens, and `invalidate` a namespace.
+`100..200` are the tokens of a text from 100 to 200. The verbs: `start` a request, `finish` it or `preempt` it behind so many
+output tokens, and `invalidate` a namespace.
 """
 
 from __future__ import annotations

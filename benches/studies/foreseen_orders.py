@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.foreseen_uses import AGE_BOUNDS_S, UNIT_TOKENS, Prompt, Uses
+from benches.studies.foreseen_uses import AGE_BOUNDS_S, UNIT_TOKENS, Prompt, Uses
 from unified_tree import Component, Key, Path, UnifiedTree
 from unified_tree.controllers.workbench.optimum.idle import Asked, Idle
 from unified_tree.controllers.workbench.optimum.paths import most_path_hits

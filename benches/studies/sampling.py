@@ -1,4 +1,4 @@
-"""`python -m benches.sampling TRACES`: how far off is a sample that knows exactly what each of its requests hits?
+"""`python -m benches.studies.sampling TRACES`: how far off is a sample that knows exactly what each of its requests hits?
 
 Question: what do some root subtrees of a workload say of all, at best? All requests are served once, paths alone, by the model
 of `unified-tree size`, and what each hits is noted. A sample is then asked for nothing but its share of hit tokens, as if it
@@ -83,7 +83,9 @@ def rows(workload: str, plan: Plan, rooms: tuple[int | None, ...]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benches.sampling", description=(__doc__ or "").partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.studies.sampling", description=(__doc__ or "").partition("\n\n")[0]
+    )
     parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
     parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose name has it")
     options = parser.parse_args(arguments)

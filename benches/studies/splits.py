@@ -1,4 +1,4 @@
-"""`python -m benches.splits TRACES`: does one budget for all pools hit what the best static split of it hits?
+"""`python -m benches.studies.splits TRACES`: does one budget for all pools hit what the best static split of it hits?
 
 Question: how many of the prompt tokens does `density` hit with the split that `split_budget` proposes, with the best of
 some static splits, and where all pools share one budget? One cell for each hybrid model and workload of `benches.cells`, those
@@ -87,7 +87,7 @@ def hybrids() -> Iterator[Cell]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; see `table`."""
-    table("benches.splits", __doc__, HEADS, hybrids(), measured, line, arguments)
+    table("benches.studies.splits", __doc__, HEADS, hybrids(), measured, line, arguments)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m benches.memory TRACES`: in how much of the memory `density` hits what `lru` hits, in the cells of `benches.cells`.
+"""`python -m benches.studies.memory TRACES`: in how much of the memory does `density` hit what `lru` hits, in the cells?
 
 Question: what share of a device budget can be given back if the order changes from `lru` to `density` and the hits stay? Each
 cell is bisected down to a sixteenth of its budget, twice: every size tried is split between the pools as any budget is, as it
@@ -116,7 +116,7 @@ def percent(rate: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table (see `table`), and what it says in all."""
-    shown = table("benches.memory", __doc__, HEADS, cells(), needed, line, arguments)
+    shown = table("benches.studies.memory", __doc__, HEADS, cells(), needed, line, arguments)
     counted = [row for row in shown if row["lru"] >= NOTHING]
     if counted:
         split, shared = (median([row[share] or 1.0 for row in counted]) for share in ("needed", "shared_needed"))

@@ -1,4 +1,4 @@
-"""`python -m benches.worlds --policies lru,density,benches.ablations:no_places`: what does each part of `density` bring?
+"""`python -m benches.worlds --policies lru,density,benches.studies.ablations:no_places`: what does each part of it bring?
 
 Each factory here makes `density` without one part. Native classes keep their parts, so this refuses a compiled core: run it in
 a checkout that is not compiled. Silent on: parts that only matter together.

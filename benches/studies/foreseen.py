@@ -1,4 +1,4 @@
-"""`python -m benches.foreseen TRACES`: what could be hit by an order that knew the traffic's statistics before?
+"""`python -m benches.studies.foreseen TRACES`: what could be hit by an order that knew the traffic's statistics before?
 
 Question: the best possible hits are those of an order that knows the future. How much of that could be known from what was
 before? Each use of a block is described (how many turns came before, lengths, gaps, growth, how often the block was used, its
@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from benches.cell import Cell
-from benches.foreseen_orders import Order, hit_by_order, hit_by_tree, most_possible
-from benches.foreseen_uses import UNIT_TOKENS, foreseen_chances, learned_chances, prompts_of, uses_of, worth
-from benches.memory import PARTS, fewest_parts
+from benches.studies.foreseen_orders import Order, hit_by_order, hit_by_tree, most_possible
+from benches.studies.foreseen_uses import UNIT_TOKENS, foreseen_chances, learned_chances, prompts_of, uses_of, worth
+from benches.studies.memory import PARTS, fewest_parts
 
 TOKENS: dict[str, tuple[int, ...]] = {
     "conversations": (1_000_000, 3_000_000, 10_000_000),
@@ -108,7 +108,9 @@ def swept_line(row: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table, and write the rows."""
-    parser = argparse.ArgumentParser(prog="python -m benches.foreseen", description=(__doc__ or "").partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.studies.foreseen", description=(__doc__ or "").partition("\n\n")[0]
+    )
     parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
     parser.add_argument("--only", choices=TOKENS, help="one workload")
     parser.add_argument("--sweep", action="store_true", help="many sizes, only `lru` and `density`")
