@@ -17,9 +17,11 @@ IS_COMPILED = $(BIN)/python -P -c 'import unified_tree, sys; sys.exit(not unifie
 # Half of the simulation's lives run interpreted, and the other half compiled, where there are both.
 LIVES := tests/sim/test_simulation.py::test_lives
 # What compiling can change: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, ranks, what a scheduler does of a store, and the C modules.
-CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
-    tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
-    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/storage_tier \
+ROOMS := tree declare memory policies state lookup misses locks inserts transfers eviction checks native \
+    cache counters weights pages tiers host transfer_engines storage_tier
+CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py $(ROOMS:%=tests/unit/%) \
+    tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
+    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py \
     tests/conformance/test_consensus.py tests/unit/ranks/test_message.py tests/unit/ranks/test_divergence.py \
     tests/unit/ranks/test_waiting.py
 # A file is one worker's, which starts its servers once; `tests/conftest.py` puts the longest first.

@@ -1,7 +1,8 @@
 """An exhibit of the museum: a published failure of a hybrid prefix cache as a small scripted workload.
 
-A script is a list of steps. Its tokens are invented; what decides is which prompts share how many of them, in which order they
-come, and how large the pools are. The numbers are those of the thread where they are small, else scaled down.
+A script is a list of steps; `exhibits.toml` has them all. Its tokens are invented; what decides is which prompts share how many
+of them, in which order they come, and how large the pools are. The numbers are those of the thread where they are small, else
+scaled down.
 """
 
 from __future__ import annotations
@@ -20,10 +21,21 @@ GRID = 64
 """Tokens between two places where a state can be saved: the chunk of the usual scan kernels."""
 WINDOW = 64
 Tokens: TypeAlias = tuple[int, ...]
-FULL = Component(name="full", coverage=Path())
-SWA = Component(name="swa", coverage=Trailing(WINDOW))
-MAMBA = Component(name="mamba", coverage=Point(), save_grid_tokens=GRID)
-DRAFT = draft(page_size=PAGE)
+KINDS = {
+    "full": Component(name="full", coverage=Path()),
+    "swa": Component(name="swa", coverage=Trailing(WINDOW)),
+    "swa, rebuilt": Component(name="swa", coverage=Trailing(WINDOW), rebuild_tokens=WINDOW),  # of a single layer
+    "wide": Component(name="wide", coverage=Trailing(128)),
+    "mamba": Component(name="mamba", coverage=Point(), save_grid_tokens=GRID),
+    "draft": draft(page_size=PAGE),
+    "draft over c4": Component(name="draft", coverage=Path(), required=False, shares="c4"),
+    "draft that slides": Component(name="draft", coverage=Trailing(128), required=False),  # in a pool of its own
+    "draft window": Component(name="draft window", coverage=Trailing(128), required=False),
+    "c4": Component(name="c4", coverage=Path(), tokens_per_slot=4),  # DeepSeek-V4: KV compressed by 4
+    "c128": Component(name="c128", coverage=Path(), tokens_per_slot=128),
+    "swa of c4": Component(name="swa", coverage=Trailing(128), rebuild_tokens=256),  # of two layers
+}
+"""The components of exhibits, as `exhibits.toml` calls them."""
 
 
 def text(name: str, tokens: int, begin: int = 0) -> Tokens:
@@ -80,16 +92,6 @@ class Invalidate:
 Step: TypeAlias = Start | Finish | Preempt | Invalidate
 
 
-def serve(*requests: Request) -> tuple[Step, ...]:
-    """One request after the other."""
-    return tuple(step for request in requests for step in (Start(request), Finish(request)))
-
-
-def ask(prompt: Tokens, output: Tokens = (), *checkpoints: int) -> Request:
-    """A request without a namespace."""
-    return Request(prompt=prompt, output=output, checkpoints=checkpoints)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
     """Where a failure was published.
@@ -112,16 +114,6 @@ class Thread:
     def label(self) -> str:
         """The way one refers to it."""
         return f"{self.repository.split('/')[1]}#{self.number}"
-
-
-def vllm(number: int, kind: str = "issues") -> Thread:
-    """A thread of vLLM."""
-    return Thread(repository="vllm-project/vllm", number=number, kind=kind)
-
-
-def sglang(number: int, kind: str = "issues") -> Thread:
-    """A thread of SGLang."""
-    return Thread(repository="sgl-project/sglang", number=number, kind=kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,9 +89,8 @@ def page() -> str:
     compared = {engine: comparison(measured[engine]) for engine in ENGINES}
     parts = [INTRODUCTION.format(count=len(EXHIBITS), reached=len(EXHIBITS) - below, below=below, **compared)]
     for hall in HALLS:
-        name, _, what = (hall.__doc__ or "").partition(": ")
-        rows = ["| " + " | ".join(cells(exhibit, measured)) + " |" for exhibit in hall.EXHIBITS]
-        parts.append("\n".join((f"## {name}\n\n{what[0].upper()}{what[1:].strip()}\n", HEAD, *rows)) + "\n")
+        rows = ["| " + " | ".join(cells(exhibit, measured)) + " |" for exhibit in hall.exhibits]
+        parts.append("\n".join((f"## {hall.name}\n\n{hall.what}\n", HEAD, *rows)) + "\n")
     return "\n".join((*parts, ENDING))
 
 

@@ -1,0 +1,230 @@
+"""The studies run at tiny sizes. What they compute is checked by `make deep`: the documentation's tables rest on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from itertools import combinations
+from operator import le
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from grove import Grove
+from kinds import FULL
+from traffic import PATHS, STATES, Served, Texts
+from waiting import PROGRAM_S
+
+from benches import cell
+from benches.cell import Cell
+from benches.machine import core
+from benches.studies import foreseen, memory, sampling, splits
+from benches.studies.foreseen_orders import Order, hit_by_order, hit_by_tree, hit_tokens, most_possible
+from benches.studies.foreseen_uses import UNIT_TOKENS, Prompt, foreseen_chances, learned_chances, uses_of, worth
+from benches.studies.memory import PARTS, fewest_parts
+from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.row import run_row
+from unified_tree.controllers.workbench.sizing.sample import subtrees
+from unified_tree.policies.density.hit_density import HitDensity
+
+ROOT = Path(__file__).parents[3]
+STUDIES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
+    "foreseen": (foreseen.main, ["built-in agents", "--json"]),
+    "foreseen, many sizes": (foreseen.main, ["built-in agents", "--sweep", "--json"]),
+    "memory": (memory.main, ["built-in agents gpt-oss-20b 2", "--json"]),
+    "sampling": (sampling.main, ["built-in agents"]),
+    "splits": (splits.main, ["built-in agents gpt-oss-20b 8", "--json"]),
+}
+PARTS_OF_DENSITY = "groups", "places", "tokens_lost", "earlier", "last_again", "counts", "shadow", "settling", "rise", "copies"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workload of few requests, in few memories."""
+    monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "60"))
+    monkeypatch.setitem(foreseen.TOKENS, "built-in agents", (512 << 12, 512 << 12))
+    monkeypatch.setattr(foreseen, "SWEPT", 3)
+    monkeypatch.setattr(splits, "SHARES", (0.1, 0.9999))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_runs(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main, options = STUDIES[study]
+    file = [str(tmp_path / "rows.json")] if options[-1] == "--json" else []
+    assert main([str(tmp_path), "--only", *options, *file]) == 0
+    heads, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert row.startswith("| built-in agents | ") and row.count("|") == heads.count("|")
+    assert not file or json.loads((tmp_path / "rows.json").read_text())
+
+
+@pytest.mark.skipif(core() == "compiled", reason="a compiled order keeps its parts")
+def test_worlds_replay_without_a_part(tmp_path: Path) -> None:
+    file, without = tmp_path / "rows.jsonl", "benches.studies.ablations:no_places"
+    options = ["--seeds", "0", "--jobs", "1", "--requests", "40", "--policies", f"density,{without}", "--json", str(file)]
+    command = [sys.executable, "-m", "benches.worlds", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["policy"] for line in file.read_text().splitlines()] == ["density", without]
+
+
+def prompt(at_s: float, units: tuple[int, ...]) -> Prompt:
+    """With a rest that is no whole unit, so that all of its units can be hit."""
+    return Prompt(at_s, len(units) * UNIT_TOKENS + 1, 10, np.array(units, np.int64))
+
+
+def random_prompts(draw: Random, count: int, trees: int, longest: int) -> list[Prompt]:
+    """Paths through small trees: the name of a unit is that of all up to its end."""
+    prompts, names = [], dict[tuple[int, ...], int]()
+    for i in range(count):
+        path = (draw.randrange(trees), *(draw.randrange(2) for _ in range(draw.randrange(longest))))
+        units = tuple(names.setdefault(path[: end + 1], len(names)) for end in range(len(path)))
+        prompts.append(prompt(float(i), units))
+    return prompts
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(20))
+def test_recency_hits_what_the_tree_hits_with_lru(seed: int) -> None:
+    draw = Random(seed)
+    prompts = random_prompts(draw, 300, trees=draw.randrange(1, 12), longest=draw.randrange(1, 9))
+    for capacity in (1, 7, 20, 60):
+        assert hit_by_order(prompts, capacity, Order(uses_of(prompts), None)) == hit_by_tree(prompts, capacity, "lru")
+
+
+def best_by_trying(prompts: list[Prompt], capacity: int) -> float:
+    """Each way to keep, tried: any units whose ancestors stay, for the next request to find."""
+    names = [tuple(each.units.tolist()) for each in prompts]
+    above = {unit: path[at - 1] if at else None for path in names for at, unit in enumerate(path)}
+
+    @cache
+    def most(i: int, held: frozenset[int]) -> int:
+        if i == len(prompts):
+            return 0
+        path = names[i]
+        hit = hit_tokens(prompts[i], next((at for at, unit in enumerate(path) if unit not in held), len(path)))
+        there = sorted(held | set(path))
+        kept = (frozenset(each) for size in range(min(capacity, len(there)) + 1) for each in combinations(there, size))
+        return hit + max(most(i + 1, each) for each in kept if all(above[unit] is None or above[unit] in each for unit in each))
+
+    return most(0, frozenset()) / sum(each.prompt_tokens for each in prompts)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_possible_is_what_trying_all_finds(seed: int) -> None:
+    draw = Random(seed)
+    prompts = random_prompts(draw, 8, trees=draw.randrange(1, 4), longest=2)
+    capacity = draw.randrange(2, 5)
+    assert most_possible(prompts, capacity) == pytest.approx(best_by_trying(prompts, capacity))
+
+
+@pytest.mark.deep
+def test_what_is_learned_knows_nothing_that_comes_later() -> None:
+    """Up to a request it is the same, whatever the rest of the trace is."""
+    prompts = random_prompts(Random(7), 300, trees=20, longest=4)
+    other = prompts[:200] + [prompt(each.arrival_s, (9_000 + i,)) for i, each in enumerate(prompts[200:])]
+    first, second = (learned_chances(uses_of(each), every=50) for each in (prompts, other))
+    known = uses_of(prompts).first[200]
+    assert np.array_equal(first[:known], second[:known]) and first[:known].any()
+
+
+@pytest.mark.deep
+def test_a_planted_law_is_foreseen() -> None:
+    """Long prompts come back after a minute, short ones never: recency cannot tell them apart, and the fit can."""
+    draw, prompts = Random(1), []
+    for i in range(400):
+        is_long = i % 4 == 0
+        units = tuple(range(100 * i, 100 * i + (6 if is_long else 3)))
+        prompts.append(prompt(float(i), units))
+        if is_long:
+            prompts.append(prompt(i + 60.0 + draw.random(), (*units, 100 * i + 50)))
+    prompts.sort()
+    uses, capacity = uses_of(prompts), 120
+    best = most_possible(prompts, capacity)
+    foreseen_hits = hit_by_order(prompts, capacity, Order(uses, worth(foreseen_chances(uses))))
+    learned_hits = hit_by_order(prompts, capacity, Order(uses, worth(learned_chances(uses, every=100))))
+    assert hit_by_tree(prompts, capacity, "lru") < 0.01
+    assert 0.5 * best < learned_hits < foreseen_hits <= best
+    assert foreseen_hits > 0.8 * best
+
+
+@pytest.mark.deep
+def test_the_least_that_is_enough_is_found() -> None:
+    for enough in range(1, PARTS + 1):
+        assert fewest_parts(partial(le, enough)) == enough
+
+
+@pytest.mark.deep
+def test_what_a_sample_notes_is_what_a_cache_hits(tmp_path: Path) -> None:
+    plan = Cell("built-in agents", sampling.MODEL, 20).plan(tmp_path)
+    noted = sampling.Noted(plan, None)
+    noted.run()
+    row = run_row(plan, RowSpec(kind=RowKind.UNBOUNDED, policy="lru", page_counts={"full": 1 << 20}, is_bounded=False))
+    assert noted.tokens.sum(axis=1).tolist() == [row.prompt_tokens, row.hit_tokens]
+    trees, _ = subtrees(plan.workload.requests)
+    off = [max(sampling.off_by(noted.tokens, trees, share)) for share in (1.0, 0.5, 0.05)]
+    assert 0.0 == off[0] < off[1] < off[2]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("model", ["gemma-3-27b", "deepseek-v4-flash"])
+def test_a_split_gives_windows_and_states_their_share(model: str, tmp_path: Path) -> None:
+    plan = Cell("built-in agents", model, 100).plan(tmp_path)
+    bytes_of = plan.composition.pool_page_bytes()
+    for share in (0.02, 0.2, 0.5):
+        split = splits.static_split(plan, {"swa": 100}, share)
+        assert split is not None
+        assert split["swa"] * bytes_of["swa"] / plan.device_bytes == pytest.approx(share, abs=0.01)
+        assert sum(count * bytes_of[name] for name, count in split.items()) == pytest.approx(plan.device_bytes, rel=0.01)
+
+
+def returning(texts: Texts) -> Iterator[list[int]]:
+    """Short sessions whose turns take their time, long ones that are left, documents that are asked about."""
+    documents = [texts.new(30, 90) for _ in range(6)]
+    sessions = [texts.new(4, 8) for _ in range(12)]
+    for at in range(600):
+        if at % 3 == 0:
+            session = sessions[at // 3 % 12]
+            session += texts.new(1, 4)
+            if len(session) > 40:
+                session[:] = texts.new(4, 8)
+            yield list(session)
+        elif at % 3 == 1:
+            yield texts.draw.choice(documents) + texts.new(2, 5)
+        else:
+            yield texts.new(20, 60)
+
+
+def hits(policy: str, kind: str, seed: int) -> list[int]:
+    server, texts = Served(policy, kind, 500 if kind == PATHS else 4_000, 30), Texts(seed)
+    return [server.serve(each) for each in (returning(texts) if seed else texts.traffic(400, changes=True))]
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(core() == "compiled", reason="a compiled order keeps its parts")
+@pytest.mark.parametrize("part", PARTS_OF_DENSITY[:-1])
+def test_without_a_part_something_else_is_hit(part: str) -> None:
+    name = f"benches.studies.ablations:no_{part}"
+    assert any(hits("density", kind, seed) != hits(name, kind, seed) for kind in (PATHS, STATES) for seed in range(3))
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(core() == "compiled", reason="a compiled order keeps its parts")
+def test_without_copies_the_older_value_goes_though_it_is_on_one_tier() -> None:
+    lost = []
+    for policy in ("density", "benches.studies.ablations:no_copies"):
+        grove = Grove([FULL], policy=policy)
+        for text in ("abcdefgh", "ijklmnop"):
+            grove.put(text)
+            grove.match(text)
+        grove.backup("ijklmnop")
+        learned = grove.tree.state.policy
+        assert isinstance(learned, HitDensity)
+        list(learned._turns.learn(learned.now))
+        learned._note_mode()
+        lost.append(grove.tree.evict({"full": 4}).lost)
+    assert lost == [0, 1]
