@@ -76,7 +76,7 @@ lint: $(VENV)/.test
 	$(BIN)/pyright
 
 docs: $(VENV)/.test  ## the pages of docs/ as a site in build/site; a broken link or name ends it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 $(VENV)/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unified-tree needs Python 3.11 or newer; set PYTHON=…"; exit 2; }

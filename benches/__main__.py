@@ -189,7 +189,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=None,
         metavar="FILE",
-        help="where the picture of growth goes, if matplotlib is there (docs/growth.png; with --quick or a choice, nowhere)",
+        help="the picture of growth, if matplotlib is there (docs/lab/growth.png; with --quick or a choice, nowhere)",
     )
     parser.add_argument("--operation", action="append", help="only this one; may be given again")
     parser.add_argument("--components", action="append", help="only this set; may be given again")
@@ -224,7 +224,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--plot shows growth; leave out --suite {options.suite}")
     chosen = options.quick or options.operation or options.components or options.page
     if options.plot is None and options.suite in {"all", "growth"} and not chosen:
-        options.plot = ROOT / "docs" / "growth.png"
+        options.plot = ROOT / "docs" / "lab" / "growth.png"
     if options.name is None and not chosen:
         options.name = "requests"
     if options.engine is not None:

@@ -455,7 +455,7 @@ class PrefixCache:
         preempt it.
 
         Args:
-            tokens, states, without: as in `commit`. Of no token, or of fewer than are committed, nothing more is published.
+            tokens: as in `commit`, like `states` and `without`. If fewer than are committed, nothing more is published.
 
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """

@@ -38,7 +38,7 @@ class TracedPrefixCache(PrefixCache):
       `cancel` ends the wait. The span of the request links to it.
 
     Args:
-        components, page_size, page_counts, options: as of PrefixCache.
+        components: as of PrefixCache, like `page_size`, `page_counts` and `options`.
         tracer: None for the one that OpenTelemetry is configured with.
         max_prefetches: how many prefetches are followed; the span of the oldest is ended as `forgotten` beyond that.
 

@@ -32,7 +32,7 @@ class SealedPrefixCache(PrefixCache):
     """A PrefixCache for debugging; use it in place of a PrefixCache.
 
     Args:
-        components, page_size, page_counts, options: as of PrefixCache.
+        components: as of PrefixCache, like `page_size`, `page_counts` and `options`.
         read_page: the bytes of a device page now, over all layers of a component: `read_page("full", 7)`. Of a component that
             shares pages, its own bytes in the owner's page. Everything computed must have been written when it is called.
         max_seals: pages remembered; the oldest go first. Some 300 bytes each.

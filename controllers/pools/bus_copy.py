@@ -4,7 +4,7 @@ The GPU addresses host memory directly, so thousands of scattered pages of all l
 layout: what has rows of one length and one stride is found by a table of offsets, wherever a layer's tensor lies. Two programs
 have enough under way for most of a PCIe 5 bus, and a model beside them pays little more than beside the GPU's copy engine.
 Beside torch's gathers, which fill all multiprocessors with threads that wait, a prefill takes 1.8 times as long and a decode
-waits for their end (docs/measured/transfers.md). A bus that is full of writes blocks the GPU's own memory. So backups, which
+waits for their end (docs/lab/transfers.md). A bus that is full of writes blocks the GPU's own memory. So backups, which
 nobody waits for, have less under way than loads.
 
 Rejected: the copy engine. It needs pieces of a quarter of a MiB, so staging, and a call for each; a page's layer has some KiB.

@@ -1,4 +1,4 @@
-"""The museum's page: the exhibits as tables. `python tests/museum/museum_page.py` writes docs/museum.md.
+"""The museum's page: the exhibits as tables. `python tests/museum/museum_page.py` writes docs/lab/museum.md.
 
 With `--sglang PYTHON` or `--vllm PYTHON`, an interpreter that has that engine, its core plays the scripts first. Its hits are
 kept beside this file.
@@ -17,7 +17,7 @@ from collection import EXHIBITS, HALLS
 from exhibit import Exhibit, Start
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "museum.md"
+PAGE = ROOT / "docs" / "lab" / "museum.md"
 MEASURED = Path(__file__).with_name("engine_hits.json")
 STANDINS = ROOT / "tests" / "e2e" / "sglang" / "standins"
 ENGINES = ("sglang", "vllm")
@@ -32,7 +32,7 @@ developers of vLLM and SGLang published, each as a small scripted workload. The 
 - The **ceiling** is how many of them any cache with these pools can hit, even one that knows the future. Each exhibit
   states it with a reason, and a test tries all ways to fill the pools.
 - **here** is what this library hits, with the policy `lru`. {reached} exhibits reach their ceiling. {below} stay below it.
-- **lost to** are tokens that were known once, by the [cause](debugging.md) that `lease.misses` names. They cover each gap to
+- **lost to** are tokens that were known once, by the [cause](../debugging.md) that `lease.misses` names. They cover each gap to
   a ceiling. A loss to another namespace or to other weights is right.
 - **SGLang** is what the tree core of SGLang 0.5.23 hits with the same script and pools, called as its scheduler calls it:
   {sglang}.

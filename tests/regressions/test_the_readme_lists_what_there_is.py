@@ -44,13 +44,13 @@ def test_no_page_counts_the_policies_otherwise(name: str) -> None:
 
 def test_the_cells_that_are_counted_are_those_of_the_table() -> None:
     """Each page that counts the cells where one budget hits as much as the best static split counts the rows of the table."""
-    text = page("docs/pools.md")
+    text = page("docs/lab/pools.md")
     table = text[text.index("best of eleven static ones") :]
     ratios = [float(row.split("|")[-2]) for row in table.splitlines() if re.match(r"\|.*\*\*\d+\.\d\*\*", row)]
     as_much = sum(ratio >= 1.0 for ratio in ratios)
     assert len(ratios) == 20
     assert f"in {as_much} of these {len(ratios)}" in text
-    assert f"[{as_much} of {len(ratios)} cells](pools.md#what-it-brings)" in page("docs/operating.md")
+    assert f"[{as_much} of {len(ratios)} cells](lab/pools.md#under-density)" in page("docs/operating.md")
 
 
 def test_every_cause_of_a_miss_is_in_each_table_of_them() -> None:
