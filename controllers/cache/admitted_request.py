@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class AdmittedRequest:
-    """A request that an engine has admitted; see WatchedRequest.
+    """A request that an engine has admitted; see ObservedRequest.
 
     Args:
         prompt_tokens: how many its prompt has.

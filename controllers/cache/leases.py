@@ -132,8 +132,8 @@ class Leases:
             self._counters.hit_tokens -= load.tokens
             self._counters.load_hit_tokens -= load.tokens
             self._counters.count_drop("lease lost its load")
-            if self._counters.observer is not None:
-                self._counters.observer.load_failed(lease.tokens.namespace, load.tokens)
+            if self._counters.observers.all:
+                self._counters.observers.load_failed(lease.tokens.namespace, load.tokens)
         else:
             self._counters.host_hit_tokens += lease.host_tokens
             self._counters.storage_hit_tokens += lease.storage_tokens

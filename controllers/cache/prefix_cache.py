@@ -240,10 +240,8 @@ class PrefixCache:
         if lease.host_tokens:
             counters.load_hit_tokens += lease.host_tokens
         counters.rebuilt_tokens += lease.rebuilt_tokens
-        if counters.observer is not None:
-            counters.observer.acquired(lease, key)
-        if counters.sizes is not None:
-            counters.tell(counters.sizes.acquired, key)
+        if counters.observers.all:
+            counters.observers.acquired(lease, key)
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
         """A lease whose pages the caller fills up to a length with state computed elsewhere: by a prefix linker or a remote
@@ -346,8 +344,8 @@ class PrefixCache:
         self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
-        if self.counters.observer is not None:
-            self.counters.observer.polled()
+        if self.counters.observers.all:
+            self.counters.observers.polled()
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.
@@ -513,8 +511,8 @@ class PrefixCache:
                 raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
         self.weights.invalidate(namespace, weights_version)
         self._leases.fail(namespace)
-        if self.counters.observer is not None:
-            self.counters.observer.invalidated(namespace)
+        if self.counters.observers.all:
+            self.counters.observers.invalidated(namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""

@@ -293,7 +293,7 @@ class CacheStats:
             host_budget=None if controller is None else BudgetStats.of(controller.host),
             storage=cache.storage.stats() if cache.storage is not None else None,
             ages=age_stats(tree.state, tiers),
-            sizes=None if counters.sizes is None else counters.sizes.curve(),
+            sizes=counters.observers.curve(),
         )
 
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import Span, Tracer, get_tracer, set_span_in_context
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache, is_hashable
 from unified_tree.controllers.cache.quiet_spans import QuietSpans
-from unified_tree.controllers.counters.watcher import OBSERVER_FAILED
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.arguments import integer
 from unified_tree.terms.errors import ConfigurationError
 

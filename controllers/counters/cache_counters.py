@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED, Observers
 from unified_tree.controllers.counters.transfer_counters import TransferCounters
-from unified_tree.controllers.counters.watcher import OBSERVER_FAILED, Observer
 from unified_tree.inputs.printable import printable, traceback_of
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.tier import Tier
@@ -15,24 +15,11 @@ from unified_tree.terms.tier import Tier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unified_tree.controllers.counters.live_curve import LiveCurve
-    from unified_tree.controllers.counters.watcher import CacheWatcher
-    from unified_tree.declare.keys import Key
     from unified_tree.terms.results import EvictResult
 
 LOG = logging.getLogger("unified_tree.cache")
 MAX_REASONS = 64
 OTHER_REASONS = "(others)"
-
-
-class SizeModels(Protocol):
-    """Models of the same cache with other sizes; see `LiveSizes`."""
-
-    def acquired(self, key: Key) -> None:
-        """A request came."""
-
-    def curve(self) -> LiveCurve:
-        """What they hit."""
 
 
 @dataclass(slots=True)
@@ -41,8 +28,7 @@ class CacheCounters:
 
     Attributes:
         load_hit_tokens: of the hit tokens those that were to be loaded back.
-        observer: what tells the watcher.
-        sizes: the models that see the requests; None for none.
+        observers: are told of all that is counted, and of what a cache does besides.
     """
 
     requests: int = 0
@@ -64,25 +50,10 @@ class CacheCounters:
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
-    observer: Observer | None = None
-    sizes: SizeModels | None = None
-
-    @property
-    def watcher(self) -> CacheWatcher | None:
-        """Is told of all that is counted; None for no watcher. A watcher that raises is told nothing more."""
-        return self.observer
-
-    @watcher.setter
-    def watcher(self, watcher: CacheWatcher | None) -> None:
-        """From now on this one is told."""
-        self.observer = None if watcher is None else Observer(watcher, self._give_up)
-
-    def _give_up(self, observer: Observer) -> None:
-        if self.observer is observer:
-            self.observer = None
-        self.count_drop(OBSERVER_FAILED)
+    observers: Observers = field(init=False)
 
     def __post_init__(self) -> None:
+        self.observers = Observers(lambda: self.count_drop(OBSERVER_FAILED))
         self.transfers = {kind: TransferCounters(self.tell) for kind in EffectKind}
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
@@ -95,8 +66,8 @@ class CacheCounters:
             self.evictions += result.victims
             self.tombstones += result.tombstones
             self.lost += result.lost
-        if self.observer is not None:
-            self.observer.evicted(tier, name, result)
+        if self.observers.all:
+            self.observers.evicted(tier, name, result)
 
     def tell(self, call: Callable[..., object], *arguments: object) -> None:
         """Tell an observer other than the watcher of what was done. Its errors end no step: each is counted as a drop, and

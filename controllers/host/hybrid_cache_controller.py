@@ -233,9 +233,9 @@ class HybridCacheController:
             size_bytes = self._size_bytes(effect)
             moved = self._loaded if is_load else self._backed_up
             moved.add(effect.page_counts, size_bytes, (perf_counter_ns() - opened.begun_ns) / 1e9)
-            observer = self._counters.observer
-            if observer is not None:
-                observer.moved(effect.kind, effect.page_counts, size_bytes)
+            observers = self._counters.observers
+            if observers.all:
+                observers.moved(effect.kind, effect.page_counts, size_bytes)
             unused = self._effects.acknowledge(effect)
             if unused:
                 self._free(unused, is_load)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.counters.watcher import WatchedRequest
+    from unified_tree.controllers.counters.observers import ObservedRequest
     from unified_tree.controllers.inspector.inspected import Inspected
 
 SHOWN = 20
@@ -26,7 +26,7 @@ class HeldLeases:
         acquired: number and time of each lease that was acquired while someone watched.
     """
 
-    def __init__(self, cache: Inspected, acquired: Mapping[WatchedRequest, tuple[int, float]], now_s: float) -> None:
+    def __init__(self, cache: Inspected, acquired: Mapping[ObservedRequest, tuple[int, float]], now_s: float) -> None:
         self._pending = list(cache.leases)
         self._count = len(self._pending)
         self._acquired = acquired

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
@@ -27,7 +28,7 @@ from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from unified_tree.controllers.counters.watcher import WatchedRequest
+    from unified_tree.controllers.counters.observers import ObservedRequest
     from unified_tree.controllers.inspector.frames import Frame
     from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.sinks import Sink
@@ -47,7 +48,7 @@ PAGE_ENDS_S = 5.0
 LONGEST_FAILURE = 500
 
 
-class Inspector:
+class Inspector(CacheObserver):
     """Tells what a cache holds and does, a slice a step. Only the cache's thread calls it.
 
     Args:
@@ -85,7 +86,7 @@ class Inspector:
         self._namespaces = NamespaceTally()
         self._tape = Tape(time_s)
         self._requests = RecentRequests()
-        self._acquired: dict[WatchedRequest, tuple[int, float]] = {}
+        self._acquired: dict[ObservedRequest, tuple[int, float]] = {}
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
         self._figures: dict[str, Any] | None = None
@@ -101,10 +102,7 @@ class Inspector:
         self.longest_step_s = 0.0
         self.failure: str | None = None
         sink.put(encode("cache", description(cache)))
-        cache.counters.watcher = self
-        observer = cache.counters.observer
-        assert observer is not None
-        self._observer = observer
+        cache.counters.observers.add(self)
 
     @classmethod
     def open(
@@ -153,7 +151,7 @@ class Inspector:
         try:
             work()
         except Exception as error:
-            self._observer.failed(error)
+            self._cache.counters.observers.fail(self, error)
 
     def _step(self) -> None:
         began = perf_counter()
@@ -240,7 +238,7 @@ class Inspector:
             self._sink.close()
         except OSError as error:
             if self.failure is None:
-                self._observer.failed(error)
+                self._cache.counters.observers.fail(self, error)
         if self._process is not None:
             try:
                 self._process.wait(PAGE_ENDS_S)
@@ -256,8 +254,7 @@ class Inspector:
 
     def _leave(self) -> None:
         """Be told nothing more by the cache."""
-        if self._cache.counters.observer is self._observer:
-            self._cache.counters.watcher = None
+        self._cache.counters.observers.remove(self)
         _note_owners(self._cache, None)
 
     def __enter__(self) -> Inspector:
@@ -268,8 +265,8 @@ class Inspector:
 
     # What the cache tells.
 
-    def acquired(self, request: WatchedRequest, key: Key) -> None:
-        """See CacheWatcher."""
+    def acquired(self, request: ObservedRequest, key: Key) -> None:
+        """See CacheObserver."""
         now_s = self._time_s()
         self._namespaces.acquired(request, key.namespace)
         self._acquired[request] = (self._requests.add(request, key, now_s, self._tree_s()), now_s)
@@ -277,11 +274,11 @@ class Inspector:
             self._acquired = {each: when for each, when in self._acquired.items() if not each.is_released}
 
     def load_failed(self, namespace: str, tokens: int) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         self._namespaces.load_failed(namespace, tokens)
 
     def emptied(self) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         _note_owners(self._cache, {})
         self._tape.add(("invalidated", None, None, None), (0, 0, 0, 0, 0))
         if self._walk is not None or self._is_begun:
@@ -290,26 +287,26 @@ class Inspector:
             self._is_begun = True
 
     def invalidated(self, namespace: str | None) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         self._tape.add(("invalidated", None, None, namespace), (0, 0, 0, 0, 0))
 
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         ghosts = self._cache.tree.state.ghosts
         sizes = self._sizes.of({name: ids.size for name, ids in result.freed.items()})
         beneficiary, owners = (None, None) if ghosts is None else (ghosts.beneficiary, ghosts.victims_of)
         self._tape.add(("evicted", int(tier), component, beneficiary), (result.victims, *sizes, result.lost), owners)
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         self._tape.add((kind.name.lower(), None, None, None), (0, *self._sizes.of(pages)[:2], size_bytes, 0))
 
     def polled(self) -> None:
-        """See CacheWatcher."""
+        """See CacheObserver."""
         self.step()
 
     def failed(self, error: Exception) -> None:
-        """See CacheWatcher. The page goes on with what it was told, and says why it is told nothing more."""
+        """See CacheObserver. The page goes on with what it was told, and says why it is told nothing more."""
         if self.failure is not None:
             return
         self.failure = printable(str(error) or repr(error), LONGEST_FAILURE)
@@ -431,7 +428,7 @@ class Inspector:
 
 
 def _require_unwatched(cache: Inspected) -> None:
-    if cache.counters.watcher is not None:
+    if any(isinstance(observer, Inspector) for observer in cache.counters.observers.all):
         raise ConfigurationError("this cache has an inspector already")
 
 

@@ -9,7 +9,7 @@ from unified_tree.misses.causes import LOAD_FAILED
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.counters.watcher import WatchedRequest
+    from unified_tree.controllers.counters.observers import ObservedRequest
 
 MAX_NAMESPACES = 64
 """Between two tellings; the others are one."""
@@ -22,7 +22,7 @@ class NamespaceTally:
     def __init__(self) -> None:
         self._tokens: dict[str | None, list[int]] = {}
 
-    def acquired(self, request: WatchedRequest, namespace: str) -> None:
+    def acquired(self, request: ObservedRequest, namespace: str) -> None:
         """Count a request. Cost: O(its misses)."""
         tokens = self._of(printable(namespace))
         tokens[0] += request.compute_from

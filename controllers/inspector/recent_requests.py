@@ -12,7 +12,7 @@ from unified_tree.misses.explain import why_evicted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.counters.watcher import WatchedRequest
+    from unified_tree.controllers.counters.observers import ObservedRequest
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss
     from unified_tree.state.tree_state import TreeState
@@ -35,11 +35,11 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self.count = 0
-        self._untold: deque[tuple[int, float, float, str, WatchedRequest, int, int, int]] = deque(maxlen=MAX_UNTOLD)
+        self._untold: deque[tuple[int, float, float, str, ObservedRequest, int, int, int]] = deque(maxlen=MAX_UNTOLD)
         self._keys: OrderedDict[int, Key] = OrderedDict()
         self._key_tokens = 0
 
-    def add(self, request: WatchedRequest, key: Key, now_s: float, tree_s: float) -> int:
+    def add(self, request: ObservedRequest, key: Key, now_s: float, tree_s: float) -> int:
         """Note a request. Returns its number."""
         self.count += 1
         cached = (request.cached_tokens, request.compute_from, request.host_tokens)

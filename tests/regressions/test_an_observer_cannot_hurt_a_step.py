@@ -56,7 +56,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptu
     serve(cache, 30, np.random.default_rng(0))
     inspector.record_tree()
     assert inspector.failure is not None and "No space left" in inspector.failure
-    assert cache.counters.watcher is None
+    assert not cache.counters.observers.all
     a_day(cache)
     inspector.step()
     inspector.tell()
@@ -86,7 +86,7 @@ def test_a_recording_into_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) ->
     cache = busy_cache(3)
     with pytest.raises(OSError, match="pipe"):
         Inspector.record(cache, pipe)
-    assert cache.counters.watcher is None
+    assert not cache.counters.observers.all
     a_day(cache)
 
 
@@ -134,7 +134,7 @@ def test_a_watcher_that_raises_is_told_nothing_more(where: str, error: Exception
     tier = HostTier(page_counts={"full": 200}, engine=NullEngine(), load_cost=LoadCost(flops_per_s=1.0))
     cache = PrefixCache([FULL], PAGE, {"full": 60}, host=tier)
     watcher: Any = Raising(where, error)
-    cache.counters.watcher = watcher
+    cache.counters.observers.add(watcher)
     serve(cache, 40, np.random.default_rng(0))
     for first in range(0, 500, 100):
         serve_one(cache, "two", list(range(first, first + 60)))
@@ -145,16 +145,16 @@ def test_a_watcher_that_raises_is_told_nothing_more(where: str, error: Exception
     cache.drain()
     assert lease.failure is not None
     cache.release(lease)
-    if cache.counters.watcher is not None:
-        cache.counters.watcher.emptied()
+    if cache.counters.observers.all:
+        cache.counters.observers.emptied()
     assert watcher.told.count(where) == 1 and watcher.told[-2:] == [where, "failed"]
-    assert cache.counters.watcher is None
+    assert not cache.counters.observers.all
     assert len(told_of(caplog)) == 1 and cache.stats().drops["observer failed"] == 1
     assert cache.lease_count == 0 and cache.tree.check() == []
     calm: Any = Raising("", error)
-    cache.counters.watcher = calm
+    cache.counters.observers.add(calm)
     serve_one(cache, "three", list(range(30)))
-    assert cache.counters.watcher is not None
+    assert cache.counters.observers.all
     cache.close()
 
 

@@ -55,29 +55,19 @@ def made(kind: type[PrefixCache] = PrefixCache, **options: Any) -> PrefixCache:
 
 def test_no_call_is_ended_by_an_observer(caplog: pytest.LogCaptureFixture) -> None:
     plain, cache, observer = made(), made(), Raises()
-    cache.counters.watcher = cache.counters.sizes = observer
+    cache.counters.observers.add(observer)  # type: ignore[arg-type]
     cache.device.watcher = observer
     assert cache.controller is not None
     cache.controller.host.watcher = observer
     for counters in cache.counters.transfers.values():
         counters.meter = lambda *_: observer.metered()
     with caplog.at_level(logging.ERROR, "unified_tree"):
-        sizes, cache.counters.sizes = cache.counters.sizes, None
-        cache.counters.sizes = sizes
-        assert live_without_sizes(cache) == live_without_sizes(plain)
+        assert live(cache) == live(plain)
     told = [name for name in observer.told if name != "failed"]  # which says to the watcher that it is told no more
     assert cache.stats().drops["observer failed"] == len(told)
     assert {"acquired", "freed", "landed", "metered"} <= set(told)
     assert "no space left for acquired" in caplog.text
     assert len(caplog.records) < len(observer.told), "what goes on does not fill a log"
-
-
-def live_without_sizes(cache: PrefixCache) -> tuple[object, ...]:
-    """As `live`; `stats` shows what the models of sizes say, so these go before it is asked."""
-    with cache.acquire(Key([5] * 16), reserve_tokens=16) as lease:
-        cache.commit(lease, 16)
-    cache.counters.sizes = None
-    return live(cache)
 
 
 def test_no_call_is_ended_by_a_tracer() -> None:
@@ -97,7 +87,7 @@ def test_an_interrupt_in_an_observer_ends_the_request() -> None:
         def acquired(self, *_: object) -> None:
             raise KeyboardInterrupt
 
-    cache.counters.watcher = Interrupts()
+    cache.counters.observers.add(Interrupts())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         cache.acquire(Key([1, 2, 3]), reserve_tokens=4)
     assert cache.lease_count == 0 and cache.stats().pools["full"].used == 0

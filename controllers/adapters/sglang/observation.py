@@ -98,8 +98,8 @@ class Observation:
         controller, storage = (None, None) if tiers is None else (tiers.controller, tiers.storage)
         if self._inspected is not None:
             self._inspected.follow(tree, device, controller, storage)
-            if self.counters.observer is not None:
-                self.counters.observer.emptied()
+            if self.counters.observers.all:
+                self.counters.observers.emptied()
             return
         from unified_tree.controllers.inspector.engine_cache import EngineCache
 
@@ -123,8 +123,8 @@ class Observation:
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""
-        if self.counters.observer is not None:
-            self.counters.observer.polled()
+        if self.counters.observers.all:
+            self.counters.observers.polled()
 
     def close(self) -> None:
         """End the log and the page. Idempotent."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
-from unified_tree.controllers.counters.watcher import OBSERVER_FAILED
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.printable import traceback_of
 from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED
 from unified_tree.misses.miss import Miss
@@ -159,7 +159,7 @@ class RequestMisses:
         parts: list[Miss] = []
         if count:
             booked = ledger.book(key, key.namespace, count, found, resumed, account.unloaded, in_store, loss)
-            if self._metrics is not None or counters.observer is not None:
+            if self._metrics is not None or counters.observers.all:
                 parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)
             account.flight = ledger.in_flight.begin(key, count, account.known)
@@ -174,8 +174,8 @@ class RequestMisses:
         counters.prompt_tokens += prompt
         counters.hit_tokens += resumed
         counters.host_hit_tokens += loaded
-        if counters.observer is not None:
-            counters.observer.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
+        if counters.observers.all:
+            counters.observers.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
         if self._metrics is not None:
             self._meter(self._metrics, prompt, resumed, parts)
 

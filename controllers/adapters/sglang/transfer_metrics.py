@@ -9,7 +9,7 @@ from typing import Any
 
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.counters.cache_counters import CacheCounters
-from unified_tree.controllers.counters.watcher import OBSERVER_FAILED
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.printable import traceback_of
 from unified_tree.nodes.effect import EffectKind
 

@@ -149,8 +149,8 @@ class HostIndex:
         self.weights.invalidate(namespace, None if namespace is None else self.weights.name(namespace))
         if namespace is None:
             self.epoch += 1
-        if self.counters.observer is not None:
-            self.counters.observer.invalidated(namespace)
+        if self.counters.observers.all:
+            self.counters.observers.invalidated(namespace)
         while self.tree.is_reclaimable:
             reclaimed = self.tree.reclaim(RECLAIM_NODES)
             for freed in (reclaimed.freed, reclaimed.freed_elsewhere):

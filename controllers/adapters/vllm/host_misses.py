@@ -68,9 +68,9 @@ class HostMisses:
         counters.prompt_tokens += count
         counters.hit_tokens += hits
         counters.host_hit_tokens += loaded
-        if counters.observer is not None:
+        if counters.observers.all:
             misses = [*failed, *self.ledger.parts(booked, count, resumed)]
-            counters.observer.acquired(AdmittedRequest(count, hits, loaded, misses), key)
+            counters.observers.acquired(AdmittedRequest(count, hits, loaded, misses), key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:
         """The tree has so many of its tokens now. Cost: O(1)."""

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from unified_tree.controllers.counters.live_curve import LiveCurve, LiveSize
+from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.controllers.workbench.sizing.model_cache import ModelCache
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.inputs.arguments import integer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.counters.observers import ObservedRequest
     from unified_tree.declare.keys import Key
 
 LOG = logging.getLogger("unified_tree.sizing")
@@ -38,7 +40,7 @@ COMPACT_EVERY = 1024
 """Sampled requests."""
 
 
-class LiveSizes:
+class LiveSizes(CacheObserver):
     """The models of one cache. See `watch`.
 
     Args:
@@ -70,7 +72,7 @@ class LiveSizes:
 
     @classmethod
     def watch(cls, cache: PrefixCache, *, one_in: int = 64, shared_tokens: int = 0) -> LiveSizes:
-        """Show the curve in `cache.stats().sizes` from now on; `cache.counters.sizes = None` ends it.
+        """Show the curve in `cache.stats().sizes` from now on; `cache.counters.observers.remove(sizes)` ends it.
 
         Raises ConfigurationError for a cache whose paths have no end or whose pools share a budget, and for arguments below 1
         and 0.
@@ -83,10 +85,10 @@ class LiveSizes:
         counts = {name: pool.page_count for name, pool in pools.items() if pool.page_count is not None}
         needs = Needs.of(cache.layout.components, cache.page_size)
         sizes = cls(needs, counts, one_in=one_in, shared_tokens=shared_tokens)
-        cache.counters.sizes = sizes
+        cache.counters.observers.add(sizes)
         return sizes
 
-    def acquired(self, key: Key) -> None:
+    def acquired(self, request: ObservedRequest, key: Key) -> None:  # noqa: ARG002
         """A request was admitted. Cost: O(1) if it is not sampled, else O(prompt · sizes) in numpy.
 
         An error ends the models, and not the request: the log says so, and the curve stays as it is.

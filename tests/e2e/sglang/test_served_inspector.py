@@ -113,7 +113,7 @@ def engine(case: Case, **options: Any) -> Iterator[Engine]:
         yield opened
     finally:
         opened.cache.release_host_resources()
-        assert opened.cache.observation.counters.watcher is None
+        assert not opened.cache.observation.counters.observers.all
 
 
 def tokens(count: int, first: int = 0) -> list[int]:

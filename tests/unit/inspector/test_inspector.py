@@ -62,7 +62,7 @@ class Page:
 def opened(cache: PrefixCache, **settings: Any) -> Iterator[Page]:
     with Inspector.open(cache, figures_every_s=0.05, **settings) as inspector:
         yield Page(cache, inspector)
-    assert cache.counters.watcher is None
+    assert not cache.counters.observers.all
     assert cache.tree.state.ghosts is not None and cache.tree.state.ghosts.victims_of is None
 
 
@@ -322,7 +322,7 @@ def test_a_page_that_is_gone_leaves_the_cache_alone() -> None:
 
     def is_gone() -> bool:
         cache.poll()
-        return cache.counters.watcher is None
+        return not cache.counters.observers.all
 
     wait_until(is_gone, "the cache learns that the page is gone")
     serve(cache, 5, np.random.default_rng(0))

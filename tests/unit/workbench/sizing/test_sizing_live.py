@@ -91,12 +91,13 @@ def test_its_memory_is_bounded() -> None:
     cache = cache_of("qwen3-next-80b-a3b", 64)
     sizes = LiveSizes.watch(cache, one_in=1)
     prompts = list(conversations(20, 100))
+    request = cache.acquire(Key([1]))
     taken = []
     tracemalloc.start()
     try:
         for _ in range(3):
             for tokens in prompts:
-                sizes.acquired(Key(tokens))
+                sizes.acquired(request, Key(tokens))
             taken.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()

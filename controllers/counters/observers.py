@@ -1,0 +1,177 @@
+"""Who is told what a cache does."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from unified_tree.inputs.printable import printable, traceback_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from unified_tree.controllers.counters.live_curve import LiveCurve
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss
+    from unified_tree.nodes.effect import EffectKind
+    from unified_tree.terms.results import EvictResult
+    from unified_tree.terms.tier import Tier
+
+
+LOG = logging.getLogger("unified_tree.cache")
+OBSERVER_FAILED: Final = "observer failed"
+"""A reason of `CacheStats.drops`: an observer raised, and is told nothing more."""
+
+
+class ObservedRequest(Protocol):
+    """What an observer reads of a request: a lease, or an engine's own."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens its prompt has."""
+        ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """The first of these whose state was in the cache."""
+        ...
+
+    @property
+    def compute_from(self) -> int:
+        """The first that is computed."""
+        ...
+
+    @property
+    def host_tokens(self) -> int:
+        """Of the cached ones, those that were loaded back from host."""
+        ...
+
+    @property
+    def misses(self) -> list[Miss]:
+        """Why the others are computed."""
+        ...
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it holds nothing in the cache."""
+        ...
+
+
+class CacheObserver:
+    """Is told what a cache does, in the cache's thread; `cache.counters.observers.add` makes one of it. It must not change the
+    cache. It overrides what it wants to know.
+
+    An observer that raises is told nothing more, but that it failed; the cache goes on.
+    """
+
+    def acquired(self, request: ObservedRequest, key: Key) -> None:
+        """A request with this prompt was admitted."""
+
+    def load_failed(self, namespace: str, tokens: int) -> None:
+        """What a request of a namespace was to load has not come, so these of its hits are computed after all."""
+
+    def invalidated(self, namespace: str | None) -> None:
+        """The weights of a namespace, or of all, have changed, or its state was given up otherwise."""
+
+    def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
+        """Values were evicted because a pool was short."""
+
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """A copy between device and host has ended well."""
+
+    def emptied(self) -> None:
+        """The cache has a new tree, and everything in it is forgotten."""
+
+    def polled(self) -> None:
+        """The cache was polled, as it is once a scheduler step."""
+
+    def failed(self, error: Exception) -> None:
+        """It raised this. Nothing more is told."""
+
+    def curve(self) -> LiveCurve | None:
+        """What pools of other sizes would hit, for `CacheStats.sizes`; None if it does not know."""
+        return None
+
+
+class Observers:
+    """The observers of one cache, any number. None of them ends a step, nor raises into it.
+
+    Args:
+        gave_up: called when one has failed.
+
+    Attributes:
+        all: in the order in which they came.
+    """
+
+    __slots__ = ("_gave_up", "all")
+
+    def __init__(self, gave_up: Callable[[], None]) -> None:
+        self._gave_up = gave_up
+        self.all: tuple[CacheObserver, ...] = ()
+
+    def add(self, observer: CacheObserver) -> None:
+        """From now on this one is told, too. No effect if it is already. Cost: O(observers), as of each event."""
+        if observer not in self.all:
+            self.all = (*self.all, observer)
+
+    def remove(self, observer: CacheObserver) -> None:
+        """From now on this one is told nothing more. No effect if it is not told anything."""
+        self.all = tuple(each for each in self.all if each is not observer)
+
+    def fail(self, observer: CacheObserver, error: Exception) -> None:
+        """An observer raised, or says itself that it cannot go on: it is told nothing more, but that."""
+        self.remove(observer)
+        self._gave_up()
+        # An OSError is of the world, a full disk, say, and no mistake of the observer.
+        why = printable(str(error), 500) if isinstance(error, OSError) else traceback_of(error)
+        LOG.error("%s failed, and is told nothing more; the cache goes on: %s", type(observer).__name__, why)
+        with suppress(Exception):
+            observer.failed(error)
+
+    def _tell(self, event: str, *given: object) -> None:
+        for observer in self.all:
+            try:
+                getattr(observer, event)(*given)
+            except Exception as error:
+                self.fail(observer, error)
+
+    def acquired(self, request: ObservedRequest, key: Key) -> None:
+        """See CacheObserver."""
+        self._tell("acquired", request, key)
+
+    def load_failed(self, namespace: str, tokens: int) -> None:
+        """See CacheObserver."""
+        self._tell("load_failed", namespace, tokens)
+
+    def invalidated(self, namespace: str | None) -> None:
+        """See CacheObserver."""
+        self._tell("invalidated", namespace)
+
+    def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
+        """See CacheObserver."""
+        self._tell("evicted", tier, component, result)
+
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """See CacheObserver."""
+        self._tell("moved", kind, pages, size_bytes)
+
+    def emptied(self) -> None:
+        """See CacheObserver."""
+        self._tell("emptied")
+
+    def polled(self) -> None:
+        """See CacheObserver."""
+        self._tell("polled")
+
+    def curve(self) -> LiveCurve | None:
+        """Of the first observer that knows it."""
+        for observer in self.all:
+            try:
+                curve = observer.curve()
+            except Exception as error:
+                self.fail(observer, error)
+            else:
+                if curve is not None:
+                    return curve
+        return None
