@@ -14,7 +14,7 @@ export UNIFIED_TREE_PURE ?= $(if $(shell command -v $(firstword $(CC))),,1)
 # Exits with 0 where C modules can be compiled, as far as Python goes.
 HAS_HEADERS := 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 IS_COMPILED = $(BIN)/python -P -c 'import unified_tree, sys; sys.exit(not unified_tree.is_compiled)'
-# Half of the simulation's lives run interpreted, and the other half compiled, where there are both.
+# Half of the simulation's lives and of the tests marked `halved` run interpreted, and the other half compiled, where there are both.
 LIVES := tests/sim/test_simulation.py::test_lives
 # What compiling can change: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, ranks, what a scheduler does of a store, and the C modules.
 ROOMS := tree declare memory policies state lookup misses locks inserts transfers eviction checks native \
@@ -38,8 +38,8 @@ replay: $(VENV)/.replay  ## replay a workload through every eviction policy: mak
 test: export PYTHONDONTWRITEBYTECODE :=  # each worker, and each server that it starts, would compile all modules again
 test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
 	if $(IS_COMPILED); then \
-	    $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --deselect '$(LIVES)[1]' && \
-	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect '$(LIVES)[3]'; \
+	    HALF=1 $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --deselect '$(LIVES)[1]' && \
+	    HALF=2 $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect '$(LIVES)[3]'; \
 	elif test -z "$$UNIFIED_TREE_PURE" && $(BIN)/python -c $(HAS_HEADERS); then \
 	    echo "the core was not compiled, although there is a compiler: pip install -v . says why"; exit 1; \
 	else $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE); fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ LONGEST = (
 """Files that take more than ten seconds. They come first, so that no worker is left alone with one."""
 
 
+_begun = [""]
+"""Files whose tests have begun in this process."""
+
+
 def pytest_report_header() -> str:
     """Which variant is tested: the source as it is, or the compiled modules."""
     from unified_tree.lookup import matching
@@ -54,16 +59,26 @@ def pytest_report_header() -> str:
     return f"unified_tree: {variant}, {Path(str(matching.__file__)).parent}"
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """The longest files first, each as it stands."""
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """The longest files first, each as it stands; with HALF=1 or HALF=2 that half of the tests that are marked `halved`."""
+    if half := os.environ.get("HALF"):
+        left_out = [item for item in items if item.get_closest_marker("halved")][2 - int(half) :: 2]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what was imported and collected: a million objects, which nearly all stay."""
-    gc.collect()
-    gc.freeze()
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Let the garbage collector pass over what is there before a file's first test: a million objects, which nearly all stay.
+
+    Whoever collects, and each bench does so all the time, would look at what all files before have left.
+    """
+    file = nodeid.partition("::")[0]
+    if file != _begun[-1]:
+        _begun.append(file)
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -659,11 +659,13 @@ def test_the_tree_is_its_model(kinds: str, record_property: Any) -> None:
     record_property("operations", search(TreeMachine, kinds, max_examples=40, stateful_step_count=40, derandomize=True))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_through_a_long_life(kinds: str, record_property: Any) -> None:
     record_property("operations", sum(walk(TreeMachine, kinds, f"{kinds} {i}", 250, OPERATIONS) for i in range(3)))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("shape", [name for name in SHAPES if name != "bushy"])
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_in_unequal_shapes(kinds: str, shape: str, record_property: Any) -> None:

@@ -77,7 +77,7 @@ class Visitor:
     def _start(self, request: Request) -> None:
         key = Key(request.prompt, namespace=request.namespace)
         lease = self.cache.acquire(key, request.checkpoints, save_output=request.keeps_output)
-        assert sum(miss.tokens for miss in lease.misses) == lease.prompt_tokens - lease.compute_from
+        assert sum(miss.tokens for miss in lease.misses) == lease.prompt_tokens - lease.compute_from, "each token has a cause"
         self.visit.hits.append(lease.compute_from)
         for miss in lease.misses:
             self.visit.missed[miss.cause] += miss.tokens
@@ -125,8 +125,3 @@ class Visitor:
         state = lease.save_pages.get(len(tokens))
         states = {} if state is None else {len(tokens): state}
         self.cache.commit(lease, tokens, states)
-
-
-def visit(exhibit: Exhibit) -> Visit:
-    """Play an exhibit's script on a new cache."""
-    return Visitor(exhibit).play(exhibit)
