@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_tree.controllers.adapters.sglang.plugin import check_flags, check_version
+from unified_tree.controllers.adapters.sglang.plugin import check_flags
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.terms.errors import ConfigurationError
@@ -81,9 +81,3 @@ def test_flags_that_fit_their_settings_are_taken() -> None:
     store = {"store": {"engine": "file"}}
     for given, is_hierarchical, backend in (({}, False, None), ({}, True, None), (store, True, "file")):
         check_flags(Settings.of(given), is_hierarchical=is_hierarchical, storage_backend=backend)
-
-
-def test_another_version_of_sglang_is_refused() -> None:
-    check_version("0.5.23")
-    with pytest.raises(ConfigurationError, match=r"0\.5\.24 is installed\. Run `pip install sglang==0\.5\.23`"):
-        check_version("0.5.24")

@@ -30,14 +30,14 @@ def plan_of(model: str, gib: float, requests: int = 300) -> Plan:
 
 
 def shared(policy: str) -> RowSpec:
-    return RowSpec(kind=RowKind.POLICY, policy=policy, page_counts={}, is_shared=True)
+    return RowSpec(kind=RowKind.POLICY, policy=policy, page_counts={}, is_shared=True, is_bounded=False)
 
 
 @pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 2.0), ("gemma-3-27b", 16.0), ("qwen3-next-80b-a3b", 4.0)])
 def test_it_hits_no_less_than_the_proposed_split(model: str, gib: float) -> None:
     plan = plan_of(model, gib, 600)
     counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
-    split = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts))
+    split = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts, is_bounded=False))
     row = run_row(plan, shared("lru"))
     assert row.hit_tokens >= 0.999 * split.hit_tokens, "spare windows of one pool may go for what another needs"
     assert len(row.served) == len(split.served) == 600

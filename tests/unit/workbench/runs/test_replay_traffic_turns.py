@@ -75,8 +75,8 @@ def split(the: Plan, path_share: float) -> dict[str, int]:
 
 
 def row_of(the: Plan, page_counts: Mapping[str, int] | None) -> RowResult:
-    spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=page_counts or {}, is_shared=page_counts is None)
-    return run_row(the, spec)
+    counts, is_shared = page_counts or {}, page_counts is None
+    return run_row(the, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts, is_shared=is_shared, is_bounded=False))
 
 
 def hit_rate(row: RowResult, begin_s: float, end_s: float) -> float:
