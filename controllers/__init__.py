@@ -1,20 +1,24 @@
 """The parts that a serving engine uses: the prefix cache, and what moves pages between tiers.
 
 Start at `PrefixCache`: a scheduler acquires a `Lease` for each request, and allocates, commits and releases through it.
-`HostTier` puts host memory behind the device, `storage_tier.StorageTier` a store behind that. The folders:
+`HostTier` puts host memory behind the device, `storage_tier.StorageTier` a store behind that. The rooms, each of which imports
+only rooms named before it:
 
-- `cache`: PrefixCache, leases, statistics, metrics, spans; `counters`: what it counts, and who is told.
-- `pages`: the page ids that each tier has left; `weights`: versions of the weights.
-- `host`: the host tier and its settings; `tiers`: `tensor_tiers`, which allocates the memory of a composition on both tiers.
+- `ranks`, `counters`, `pages`: the consensus of tensor-parallel ranks; counters and observers; page allocators.
 - `pools`: device and host pools, page formats, sizes.
+- `storage`: stores of pages behind one protocol.
 - `transfer_engines`: engines that move bytes between device and host. `NullEngine` needs no torch.
-- `storage`, `storage_tier`: stores of pages behind one protocol, and the tier that prefetches from them and writes to them.
-- `ranks`: the consensus of tensor-parallel ranks.
-- `prefix_linker`: links to prefix caches elsewhere.
-- `adapters`: this cache inside SGLang and vLLM, and LMCache as a linker. Each imports its engine, and nothing else here does.
-- `doctor`, `inspector`: what costs a cache its hits; a read-only page on a running cache, or on a recording of one.
-- `testing`, `debugging`: contract checks and simulated parts; tools to find a wrong hit.
-- `workbench`: traces through the real cache on a virtual clock, sizes, the best possible; `cli`: the command `unified-tree`.
+- `host`, `weights`: the host tier with its settings; weights versions.
+- `storage_tier`: prefetches from a store, and writes to it.
+- `tiers`: `tensor_tiers`, which allocates tensor pools for a composition.
+- `cache`: PrefixCache, leases, statistics, metrics, spans.
+- `prefix_linker`: links to prefix caches elsewhere, such as LMCache.
+- `debugging`: tools to find a wrong hit.
+- `doctor`, `inspector`: what costs most hits; a read-only web page on a running cache, or on a recording of one.
+- `adapters`: this cache inside SGLang and vLLM, and LMCache as a linker. Each imports its engine, and nothing else does.
+- `testing`: contract checks and simulated parts.
+- `workbench`: replay, sizing and the certified optimum, on a virtual clock.
+- `cli`: the command `unified-tree`.
 
 Importing this package needs no torch. docs/embedding.md shows the calls of a scheduler's step.
 """
