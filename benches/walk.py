@@ -21,8 +21,8 @@ from unified_tree import Path as PathCoverage
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache import Lease
 
-HERE = Path(__file__)
-ROOT = HERE.resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ("unified_tree", "components", "controllers")
 PAGE = 4
 PROMPT = 40
 KINDS = {
@@ -48,14 +48,16 @@ class Walk:
 
     def follow(self, call: Callable[[], object]) -> object:
         """Make a call, and note its modules."""
-        last = ""
+        last: Path | None = None
 
         def enter(frame: FrameType, event: str, _: object) -> None:
             nonlocal last
             file = Path(frame.f_code.co_filename)
-            if event == "call" and file.is_absolute() and file.is_relative_to(ROOT) and file != HERE:
-                module = file.resolve().relative_to(ROOT).as_posix()
-                self.modules[module] = self.modules.get(module, 0) + 1
+            if event != "call" or not file.is_absolute() or not file.is_relative_to(ROOT):
+                return
+            module = file.resolve().relative_to(ROOT)
+            if module.parts[0] in LIBRARY:
+                self.modules[module.as_posix()] = self.modules.get(module.as_posix(), 0) + 1
                 self.changes += module != last
                 last = module
 

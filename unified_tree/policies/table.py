@@ -1,6 +1,6 @@
-"""Eviction policies. A policy gives every value a rank; the smallest rank is evicted first.
+"""The eviction policies by name, and the guard around custom ones.
 
-The standard policies rank by what the tree keeps at a value. A custom policy is foreign code: it may raise, or return a rank
+A custom policy is foreign code: it may raise, or return a rank
 that cannot be compared, in the middle of an operation that must not fail. It is called through a `Guarded`, which then ranks by
 recency and counts the failure.
 """

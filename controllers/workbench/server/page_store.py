@@ -1,7 +1,8 @@
 """Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
 
 Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
-rows have them) and pools that nothing moves are arrays in chunks; they need no torch.
+rows have them) and pools that nothing moves are arrays in chunks; they need no torch. A page
+holds bytes that follow from the tokens it stands for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the simulated server is, and how loaded."""
+"""The settings of a simulated server: its speed and load, and the host tier, store and linker behind its cache."""
 
 from __future__ import annotations
 

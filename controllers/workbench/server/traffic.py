@@ -1,4 +1,6 @@
-"""What moves pages behind a simulated server's cache, in steps of its clock, and the requests that wait for their loads."""
+"""What moves pages behind a simulated server's cache, in steps of its clock; the requests that wait for their loads; and the
+arrivals of a closed loop.
+"""
 
 from __future__ import annotations
 
