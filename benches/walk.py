@@ -36,7 +36,7 @@ KINDS = {
 
 @dataclass
 class Walk:
-    """What a call went through.
+    """The modules that a call entered.
 
     Attributes:
         modules: how often a function of each was called.

@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Let the garbage collector pass over what is there before a file's first test: a million objects, which nearly all stay.
 
-    Whoever collects, and each bench does so all the time, would look at what all files before have left.
+    Benches collect all the time, and each collection would traverse the objects that earlier files left.
     """
     file = nodeid.partition("::")[0]
     if file != _begun[-1]:

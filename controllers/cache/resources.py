@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CacheLayout:
-    """What a request keeps of each component; never changed.
+    """The pages that a request keeps of each component; never changed.
 
     Args:
         kinds: the components, as the tree groups them.

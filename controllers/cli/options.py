@@ -58,7 +58,6 @@ class GivenPath(click.Path):
 FILE = GivenPath(path_type=Path)
 GIB_COUNT = Number(min=0, min_open=True, max=MAX_GIB)
 POSITIVE = Number(min=1e-9, max=1e12)
-ONE_OR_MORE = click.IntRange(min=1, max=1 << 32)
 TOKENS = click.IntRange(max=1 << 24)
 SOME = click.IntRange(max=1 << 32)
 """Bounded above here, and below by the settings that they become."""

@@ -90,7 +90,7 @@ class SizeCommand(GroupedCommand):
 
 
 POLICY = "lru"
-"""What is modelled."""
+"""The eviction policy that the model of a cache follows."""
 
 
 @click.command(name="size", cls=SizeCommand, params=[click.Argument(["trace"], required=False, type=FILE), *SIZE_OPTIONS])

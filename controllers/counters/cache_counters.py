@@ -1,4 +1,4 @@
-"""What a cache counts."""
+"""The counters of a cache."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CacheCounters:
             self.observers.evicted(tier, name, result)
 
     def tell(self, call: Callable[..., object], *arguments: object) -> None:
-        """Tell an observer other than the watcher of what was done. Its errors end no step: each is counted as a drop, and
+        """Tell an observer of pages or transfers what was done. Its errors end no step: each is counted as a drop, and
         logged with its traceback the 1st, 2nd, 4th, 8th … time.
         """
         try:

@@ -1,4 +1,4 @@
-"""What a cache would hit with pools of other sizes."""
+"""Hit rates of a cache with pools of other sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSize:
-    """What a size would hit.
+    """The hit rate of one size.
 
     Attributes:
         path: the paths' pools, as a multiple of what they are; `other` likewise the pools of windows and states.

@@ -1,4 +1,4 @@
-"""Who is told what a cache does."""
+"""The observers of a cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBSERVER_FAILED: Final = "observer failed"
 
 
 class ObservedRequest(Protocol):
-    """What an observer reads of a request: a lease, or an engine's own."""
+    """The view that an observer has of a request: of a lease, or of an engine's own request."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -69,7 +69,7 @@ class CacheObserver:
         """A request with this prompt was admitted."""
 
     def load_failed(self, namespace: str, tokens: int) -> None:
-        """What a request of a namespace was to load has not come, so these of its hits are computed after all."""
+        """A load for a request of this namespace failed: so many of its hit tokens are computed after all."""
 
     def invalidated(self, namespace: str | None) -> None:
         """The weights of a namespace, or of all, have changed, or its state was given up otherwise."""
@@ -90,7 +90,7 @@ class CacheObserver:
         """It raised this. Nothing more is told."""
 
     def curve(self) -> LiveCurve | None:
-        """What pools of other sizes would hit, for `CacheStats.sizes`; None if it does not know."""
+        """The hit rates of other sizes, for `CacheStats.sizes`; None if the observer does not model them."""
         return None
 
 

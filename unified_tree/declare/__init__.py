@@ -1,1 +1,1 @@
-"""What a user declares: components, coverages, page formats, budgets and keys. Everything else builds on these."""
+"""A user's declarations: components, coverages, page formats, budgets, settings and keys. All other rooms build on these."""

@@ -28,7 +28,7 @@ class SharedWindow(NamedTuple):
 
 
 class ComponentLayout:
-    """What follows from the components of a tree, by their index; never changed. The tree's state and the cache share it.
+    """The groups and constants of a tree's components, by their index; never changed. The tree's state and the cache share it.
 
     Attributes:
         components, page_size: as given; `index`: of a component by its name.

@@ -1,1 +1,1 @@
-"""Taking values out of the tree when a pool is short."""
+"""Evictions: values leave the tree when a pool is short."""

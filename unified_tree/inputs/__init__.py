@@ -1,1 +1,1 @@
-"""Checks of what callers give, and text that is safe to show."""
+"""Checks of callers' arguments, and text that is safe to show."""

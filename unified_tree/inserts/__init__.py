@@ -1,1 +1,1 @@
-"""Inserts: what becomes of the pages that a request has computed."""
+"""Inserts: the pages that a request has computed become values of the tree."""

@@ -1,1 +1,1 @@
-"""The bounded memory of what was evicted, by which misses are explained."""
+"""The bounded memory of evictions, which explains misses."""

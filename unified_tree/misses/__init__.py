@@ -1,1 +1,1 @@
-"""Why tokens were missed: the cause of each, and its explanation in words."""
+"""The causes of missed tokens, and their explanation in words."""

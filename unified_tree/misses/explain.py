@@ -66,7 +66,7 @@ class Loss:
         return self.end - self.begin
 
     def __str__(self) -> str:
-        span = f"[{self.begin}, {self.end}), {self.tokens} tokens"
+        span = f"[{self.begin}, {self.end}), {self.tokens} {'token' if self.tokens == 1 else 'tokens'}"
         if self.component == "unknown":
             return f"{span}: in no node of the tree"
         where = "on no tier" if self.kept_on is None else f"on {self.kept_on.name.lower()}, not on device"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LockKeeper:
-    """What a receipt asks of the locks that issued it; see `Locks`."""
+    """The calls that a receipt makes to the locks that issued it; see `Locks`."""
 
     @abstractmethod
     def move_to(self, receipt: Receipt, boundary: Any, components: Any) -> None:

@@ -89,4 +89,5 @@ class Standard:
 
 def last_used(touched: float, now: int) -> str:
     """When a value was used last, in words."""
-    return f"unused for {now - touched:,.0f} ticks"
+    count = now - touched
+    return f"unused for {count:,.0f} {'tick' if count == 1 else 'ticks'}"

@@ -1,4 +1,4 @@
-"""What an eviction freed."""
+"""The pages that an eviction freed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Freed:
-    """Pages that an eviction freed, by component index, and its counts."""
+    """The pages that an eviction freed, by component index, and its counts."""
 
     def __init__(self, state: TreeState, tier: Tier) -> None:
         self._state = state
@@ -46,7 +46,7 @@ class Freed:
             self.page_counts[component] += count
 
     def result(self) -> EvictResult:
-        """What was freed so far."""
+        """The result so far."""
         by_name = self._state.by_name
         here, elsewhere = by_name(self._chunks), by_name(self._elsewhere) if self._elsewhere else {}
         return record(EvictResult, (here, elsewhere, self.victims, self.tombstones, self.deleted_nodes, self.lost))

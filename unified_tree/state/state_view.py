@@ -1,4 +1,4 @@
-"""What a policy may ask of its tree, answered from the tree's state: among others the cost to restore a value."""
+"""The view that a policy has of its tree, and the cost to restore a value."""
 
 from __future__ import annotations
 

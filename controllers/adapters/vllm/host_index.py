@@ -100,10 +100,6 @@ class HostIndex:
         """The longest boundary of at most `limit` tokens along `key`: all groups resume there. Cost: a match."""
         return self.tree.match_prefix(key, limit=limit, touch=touch).reachable
 
-    def branch_points(self, key: Key, limit: int) -> tuple[int, ...]:
-        """Where a window would have been worth keeping. Cost: a match."""
-        return self.tree.match_prefix(key, limit=limit, touch=False).save_at
-
     def lock(self, boundary: Boundary) -> Receipt:
         """Lock all that a boundary needs."""
         return self.tree.lock(boundary, Tier.HOST)

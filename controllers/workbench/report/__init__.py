@@ -1,1 +1,1 @@
-"""Tables, plots and files of what runs have shown."""
+"""Tables, plots and files of the results of runs."""

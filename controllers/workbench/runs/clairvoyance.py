@@ -263,7 +263,7 @@ class PlannedClairvoyance(Clairvoyance):
         return self._is_needed(self._foresight.next_use(last_token(value)), end, end)
 
     def _next_at(self, block: int, length_tokens: int) -> int:
-        """Who resumes next at exactly this length."""
+        """The next request that resumes at exactly this length."""
         numbers = self._resumed_at.get((block, length_tokens), [])
         while numbers and self._is_over[numbers[-1]]:
             numbers.pop()

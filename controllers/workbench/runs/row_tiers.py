@@ -1,4 +1,4 @@
-"""What lies behind one row's cache: a host tier on a simulated bus, a store behind that or a linker, bytes, or none of it.
+"""The tiers behind one row's cache: a host tier on a simulated bus, a store behind that or a linker, bytes, or none of it.
 
 A row's pages in a store, or its prefixes behind a linker, are found by replays of the same workload (by its name), model, page
 size and kind of content only: block numbers mean something within one workload, and pages without bytes must not be taken for

@@ -1,4 +1,4 @@
-"""Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
+"""The bytes of a verified replay: for each component a store of device pages and, with a host tier, a mover of pages.
 
 Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
 rows have them) and pools that nothing moves are arrays in chunks; they need no torch. A page

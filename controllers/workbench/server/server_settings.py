@@ -54,7 +54,7 @@ class StorageCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """What all rows with a store have in common. Each row has a part of the store that no other row sees.
+    """The settings that all rows with a store share. Each row has a part of the store that no other row sees.
 
     Attributes:
         engine: its name.
@@ -142,7 +142,7 @@ MODEL_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkerSettings:
-    """What all rows with a linker have in common. Each row finds only what it stored itself, in this replay or an earlier one.
+    """The settings that all rows with a linker share. A row finds only its own prefixes, of this replay or an earlier one.
 
     Attributes:
         name: one of LINKERS.
@@ -199,7 +199,7 @@ DEFAULT_GB_PER_S = 25.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """What all rows with a host tier have in common.
+    """The settings that all rows with a host tier share.
 
     Attributes:
         page_counts: host pages by component.

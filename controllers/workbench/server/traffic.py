@@ -1,6 +1,4 @@
-"""What moves pages behind a simulated server's cache, in steps of its clock; the requests that wait for their loads; and the
-arrivals of a closed loop.
-"""
+"""Traffic behind a simulated server's cache, in steps of its clock; requests that wait for loads; a closed loop's arrivals."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_what_the_host_still_has_is_lost_on_device_only() -> None:
         "  [0, 2) NEVER_SAVED: the path is known, but nothing that a request could resume from was saved here",
         "  [2, 3) PAGE_REMAINDER: the prompt's end fills no page",
         "  [3, 4) LAST_TOKEN: the last token is always computed",
-        "  full on device [0, 4): unused for 1 ticks; the least recently used goes first; it is the next victim",
+        "  full on device [0, 4): unused for 1 tick; the least recently used goes first; it is the next victim",
         "  full on host [0, 4): unused for 0 ticks; the least recently used goes first; it is the next victim",
         "  mamba on host at 4: unused for 0 ticks; the least recently used goes first; it is the next victim",
     ]
@@ -84,7 +84,7 @@ def test_what_is_kept_says_why_it_stands_where_it_does() -> None:
     assert old != new
     [second] = grove.tree.explain(key("cd")).standings
     assert second.startswith("full on device [0, 2): unused for 0 ticks; ")
-    assert f"; the next victim is at node {old.boundary.node}: unused for 1 ticks; " in second
+    assert f"; the next victim is at node {old.boundary.node}: unused for 1 tick; " in second
     [first] = grove.tree.explain(key("ab")).standings
     assert first.endswith("; it is the next victim")
     receipt = grove.tree.lock(grove.tree.match_prefix(key("ab"), touch=False).device)
