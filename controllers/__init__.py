@@ -35,7 +35,6 @@ from unified_tree.controllers.cache import (
     Generation,
     HostPoolStats,
     Lease,
-    PageTable,
     PoolStats,
     PrefixCache,
     StateCopy,
@@ -45,7 +44,7 @@ from unified_tree.controllers.host import HostTier, LoadCost, WritePolicy
 from unified_tree.controllers.pages.page_allocator import PageAllocator
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache import CacheCollector, TracedPrefixCache
+    from unified_tree.controllers.cache import CacheCollector, RequestSpans
     from unified_tree.controllers.tiers import TensorTiers, tensor_tiers
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "Lease",
     "LoadCost",
     "PageAllocator",
-    "PageTable",
     "PoolStats",
     "PrefixCache",
     "StateCopy",
@@ -68,14 +66,14 @@ __all__ = [
 if TYPE_CHECKING:
     __all__ += [
         "CacheCollector",
+        "RequestSpans",
         "TensorTiers",
-        "TracedPrefixCache",
         "tensor_tiers",
     ]  # not without extras: a star import would fail
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("CacheCollector", "TracedPrefixCache"):  # need prometheus_client, opentelemetry-api
+    if name in ("CacheCollector", "RequestSpans"):  # need prometheus_client, opentelemetry-api
         from unified_tree.controllers import cache
 
         return getattr(cache, name)

@@ -66,14 +66,6 @@ CIRCLES = (
         "state.state_view",
         "state.tree_state",
     },
-    {
-        "controllers.cache.decode_batch",
-        "controllers.cache.decode_row",
-        "controllers.cache.lease",
-        "controllers.cache.leases",
-        "controllers.cache.publication",
-        "controllers.cache.lease_tokens",
-    },
     {"controllers.cache.prefix_cache", "controllers.cache.stats"},
     {"controllers.storage.storage_engine", "controllers.storage.storage_stats"},
     {
@@ -191,8 +183,8 @@ def test_only_known_modules_refer_to_each_other() -> None:
 
 
 MOST = {
-    "full": {"acquire": (36, 114), "commit": (37, 106), "evict": (28, 174)},
-    "full + states": {"acquire": (43, 195), "commit": (41, 193), "evict": (30, 273)},
+    "full": {"acquire": (35, 113), "commit": (36, 106), "evict": (28, 174)},
+    "full + states": {"acquire": (42, 194), "commit": (40, 191), "evict": (30, 273)},
 }
 """Modules that a call goes through, and changes of module. Let them become fewer."""
 

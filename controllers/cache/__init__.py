@@ -1,7 +1,7 @@
 """The cache that a scheduler calls: `PrefixCache`, its leases, its statistics, metrics and spans.
 
 Start at `PrefixCache`; its `acquire` returns a `Lease`, its `stats` a `CacheStats`. `CacheCollector` exports these to
-Prometheus and needs the `metrics` extra; a `TracedPrefixCache` tells OpenTelemetry of each request and needs the `otel` extra.
+Prometheus and needs the `metrics` extra; `RequestSpans` reports each request to OpenTelemetry and needs the `otel` extra.
 A `Generation` is one weights version of a namespace. A `CacheLayout` lists which components have their own pages.
 """
 
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.cache.age_stats import AgeStats, PoolAgeStats
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.lease import Lease
-from unified_tree.controllers.cache.page_tables import PageTable
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.cache.resources import CacheLayout
 from unified_tree.controllers.cache.state_pages import StateCopy
@@ -23,7 +22,7 @@ from unified_tree.controllers.weights.generations import Generation
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.metrics import CacheCollector
-    from unified_tree.controllers.cache.traced_prefix_cache import TracedPrefixCache
+    from unified_tree.controllers.cache.request_spans import RequestSpans
 
 __all__ = [
     "AgeStats",
@@ -33,7 +32,6 @@ __all__ = [
     "Generation",
     "HostPoolStats",
     "Lease",
-    "PageTable",
     "PoolAgeStats",
     "PoolStats",
     "PrefixCache",
@@ -41,8 +39,8 @@ __all__ = [
     "TransferStats",
 ]
 if TYPE_CHECKING:
-    __all__ += ["CacheCollector", "TracedPrefixCache"]  # not without extras: a star import would fail
-NEED_EXTRAS = {"CacheCollector": "metrics", "TracedPrefixCache": "traced_prefix_cache"}
+    __all__ += ["CacheCollector", "RequestSpans"]  # not without extras: a star import would fail
+NEED_EXTRAS = {"CacheCollector": "metrics", "RequestSpans": "request_spans"}
 """Names whose modules need prometheus_client or opentelemetry-api."""
 
 

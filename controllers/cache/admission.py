@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
+from unified_tree.controllers.cache.lease_state import LeaseState
 from unified_tree.lookup.matching import match, use
 from unified_tree.misses import causes
 from unified_tree.terms.errors import OutOfPagesError, TransferError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.leases import Leases
+    from unified_tree.controllers.cache.lease import Leases
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.weights import Weights
@@ -112,14 +113,14 @@ class Admission:
             elif reserve_tokens:  # there may be no memory for the tables of so many
                 counts_first = False
         load: Load | None = None
+        taken: LeaseState | None = None
         lease: Lease | None = None
         try:
             if loads:
                 assert parts.controller is not None
                 load = parts.controller.load(found.reachable, found.reachable.length - compute_from, needs)
                 boundary, compute_from = load.boundary, found.reachable.length
-            lease = Lease(
-                self._owner,
+            taken = LeaseState(
                 parts,
                 self._weights.generation(key.namespace),
                 key,
@@ -129,33 +130,34 @@ class Admission:
                 save_output=save_output,
                 load=load,
             )
-            self._leases.add(lease)
+            lease = Lease(self._owner, taken)
+            self._leases.add(lease, taken)
             if counts_first and not is_sure:
                 use(state, found, boundary)
-            lease._begin(rebuilds=rebuilds)
+            taken.begin(rebuilds=rebuilds)
             points: list[int] = []
             if parts.layout.saved_indices and not fills:
-                points = self._save_points(lease, found, checkpoints)
+                points = self._save_points(taken, found, checkpoints)
                 kept = tuple(sorted(points[: self._save_limit]))
-                lease._plan_saves(kept, found.save_at, prompt_end=not checkpoints)
+                taken.plan_saves(kept, found.save_at, prompt_end=not checkpoints)
             if reserve_tokens:
                 if fills:
-                    lease._keep_only_for(reserve_tokens)
-                lease._grow_now(reserve_tokens)
+                    taken.keep_only_for(reserve_tokens)
+                taken.grow_now(reserve_tokens)
             if not counts_first:
-                use(state, found, lease.boundary)
+                use(state, found, taken.boundary)
             if state.listener is not None:
-                lease._arrived(state.arrival)
+                taken.arrived(state.arrival)
             if not loads and parts.controller is not None:
-                parts.controller.hit(lease.boundary)
-            lease._admitted_by(found, unloaded)
-            self._count_unsaved(lease, points)
+                parts.controller.hit(taken.boundary)
+            taken.admitted_by(found, unloaded)
+            self._count_unsaved(taken, points)
             if dropped is not None:
                 parts.counters.count_drop(dropped)
             return lease
         except BaseException as error:
-            if lease is not None:
-                self._leases.remove(lease)
+            if lease is not None and taken is not None:
+                self._leases.remove(lease, taken)
             elif load is not None:
                 assert parts.controller is not None
                 parts.controller.release(load)
@@ -204,7 +206,7 @@ class Admission:
         controller, gain = self._resources.controller, found.reachable.length - compute_from
         return controller is not None and gain > 0 and controller.is_worth_loading(found.reachable, gain)
 
-    def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> list[int]:
+    def _save_points(self, lease: LeaseState, found: Match, checkpoints: Sequence[int]) -> list[int]:
         """Where to save, what matters most first: the branch point, then the checkpoints from the deepest up, else the prompt's
         end.
 
@@ -217,9 +219,10 @@ class Admission:
             if length >= lease.prompt_tokens and self._resources.layout.point is not None:
                 wanted.append(lease.prompt_tokens - 1)
             wanted.append(length)
-        if lease.rebuilt_tokens:
+        rebuilds = lease.compute_from < lease.cached_tokens
+        if rebuilds:
             wanted.insert(0, lease.cached_tokens)
-        resumed = lease.cached_tokens if not lease.rebuilt_tokens else lease.cached_tokens - 1
+        resumed = lease.cached_tokens if not rebuilds else lease.cached_tokens - 1
         points: list[int] = []
         for length in wanted:
             at = min(length, lease.prompt_tokens) // grid * grid
@@ -227,7 +230,7 @@ class Admission:
                 points.append(at)
         return points
 
-    def _count_unsaved(self, lease: Lease, points: list[int]) -> None:
+    def _count_unsaved(self, lease: LeaseState, points: list[int]) -> None:
         """Count what an admitted request will not save, of these places."""
         layout, counters = self._resources.layout, self._resources.counters
         if layout.saved_indices and lease.prompt_tokens < layout.save_grid_tokens:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
-from unified_tree.controllers.cache.lease import COMPUTED, DOUBTED_AT, LENGTH
+from unified_tree.controllers.cache.lease_state import COMPUTED, DOUBTED_AT, LENGTH, DecodeRow
+from unified_tree.controllers.cache.lease_tokens import NEVER
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
 from unified_tree.inputs.arguments import integer
 from unified_tree.terms.errors import LeaseError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.leases import Leases
+    from unified_tree.controllers.cache.lease import Lease, Leases
+    from unified_tree.controllers.cache.lease_state import LeaseState
     from unified_tree.controllers.cache.resources import CacheResources
 
 GROWS_AT, ADVANCES_AT, CUTS_AT, KEPT_FROM, COMMITTED = range(5)
@@ -77,6 +77,7 @@ class DecodeBatch:
             self._tables = {name: TableRows(self.max_leases, layout.pages(self.max_tokens)) for name in names}
             self._is_taken = np.zeros(self.max_leases, np.int64)
             self._taken: list[DecodeRow | None] = [None] * self.max_leases
+            self._leases: list[Lease | None] = [None] * self.max_leases
             self._free = list(range(self.max_leases - 1, -1, -1))
         except (MemoryError, ValueError) as error:  # numpy has two ways to say so
             raise LeaseError(f"there is no memory for {max_leases} leases of {max_tokens} tokens: {error}") from error
@@ -94,7 +95,7 @@ class DecodeBatch:
     @property
     def leases(self) -> list[Lease]:
         """The leases by row."""
-        return [row.lease for row in self._taken if row is not None]
+        return [lease for lease, row in zip(self._leases, self._taken, strict=True) if lease is not None and row is not None]
 
     def add(self, lease: Lease) -> int:
         """A lease enters; returns its row, which it keeps until it leaves. It gets pages up to its length first, if it lacks
@@ -103,26 +104,27 @@ class DecodeBatch:
         Raises LeaseError for a lease that is loading or in a batch already, and if there is no room for it; OutOfPagesError as
         `PrefixCache.allocate`. Nothing is changed then. Cost: one copy of its page ids.
         """
-        self._open_leases.require(lease)
-        if lease.row is not None:
+        state = self._open_leases.require(lease)
+        if state.row is not None:
             raise LeaseError(f"{lease} is in a batch already")
-        if lease.is_loading or lease.failure is not None:
+        if state.load is not None or state.failure is not None:
             raise LeaseError(f"{lease} has not got what it resumes from; a batch takes it once that is loaded")
-        self.require_room(lease, lease.length)
+        self.require_room(state, state.length)
         if not self._free:
             raise LeaseError(f"all {self.max_leases} rows of the batch are taken")
-        lease._grow(lease.length)
+        state.grow(state.length)
         index = self._free[-1]
         try:
-            row = self._taken[index] = lease._join(self, index)
+            self._leases[index] = lease
+            row = self._taken[index] = state.join(self, index)
             self._is_taken[index] = 1
             self._rows = self._find_rows()
             self.plan(row)
             self._free.pop()
             return index
         except BaseException:
-            if lease.is_in_batch:
-                self._take_out(lease, index)
+            if state.is_in_batch:
+                self._take_out(state, index)
             raise
 
     def remove(self, lease: Lease) -> None:
@@ -130,22 +132,22 @@ class DecodeBatch:
 
         Cost: one copy of its page ids.
         """
-        self._open_leases.require(lease)
-        index = lease.row
+        state = self._open_leases.require(lease)
+        index = state.row
         row = None if index is None or index >= self.max_leases else self._taken[index]
-        if row is None or row.lease is not lease:
+        if row is None or row.lease is not state:
             raise LeaseError(f"{lease} is not in this batch")
         try:
-            self._take_out(lease, row.index)
+            self._take_out(state, row.index)
         except BaseException:
-            self._take_out(lease, row.index)
+            self._take_out(state, row.index)
             raise
 
-    def _take_out(self, lease: Lease, index: int) -> None:
+    def _take_out(self, state: LeaseState, index: int) -> None:
         """Idempotent, and so is each of its steps."""
-        lease._move_out()
+        state.move_out()
         self.vacate(index)
-        lease._left()
+        state.left()
 
     def allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> dict[str, NewPages]:
         """Grow the leases by so many tokens, all or none, evicting as needed.
@@ -166,7 +168,7 @@ class DecodeBatch:
         due = self._due(after, GROWS_AT)
         for row in due:
             self.require_room(row.lease, int(after[row.index]))
-            row.lease._require_state(int(after[row.index]))
+            row.lease.require_state(int(after[row.index]))
         counts = after if self._layout.page_size == 1 else (after + (self._layout.page_size - 1)) // self._layout.page_size
         cells = {name: rows.missing(counts) for name, rows in self._tables.items()}
         needs = {name: found.rows.size for name, found in cells.items() if found.rows.size}
@@ -177,12 +179,12 @@ class DecodeBatch:
             if needs:
                 taken = self._device.allocate_all(needs)
             for row in due:
-                before[row] = dict(row.lease.save_pages)
-                row.lease._grow_states(int(after[row.index]))
+                before[row] = row.saves()
+                row.lease.grow_states(int(after[row.index]))
             for name, ids in taken.items():
                 news[name] = self._tables[name].append(cells[name], ids)
             for row in due:
-                row.lease._states_grown()
+                row.lease.states_grown()
                 before.pop(row)
             self._lengths[:] = after
             for row in due:
@@ -223,7 +225,7 @@ class DecodeBatch:
             self._refuse(computed > self._lengths, computed, "computed: it does not have pages for so many")
         due = self._due(computed, ADVANCES_AT)
         for row in due:
-            row.lease._require_state(int(computed[row.index]))
+            row.lease.require_state(int(computed[row.index]))
         np.maximum(self._computed, computed, out=self._computed)
         size = self._layout.page_size
         if self._layout.windows:
@@ -231,7 +233,7 @@ class DecodeBatch:
             for name, window in self._layout.windows:
                 self._tables[name].free_fronts(np.maximum(kept_from - window, 0) // size, name, self._device)
         for row in due:
-            row.lease._advance(int(computed[row.index]))
+            row.lease.advance(int(computed[row.index]))
 
     def truncate(self, lengths: NDArray[np.integer[Any]] | int) -> None:
         """Remove the tokens from these lengths by row on, which were never committed (rejected draft tokens).
@@ -246,7 +248,7 @@ class DecodeBatch:
             self._refuse(wrong, after, "kept: they must be between those committed and those that it has pages for")
         cut = after < np.minimum(self._plans[CUTS_AT], self._lengths)
         for row in self._at(cut):
-            row.lease._cut(int(after[row.index]))
+            row.lease.cut(int(after[row.index]))
         counts = -(after // -self._layout.page_size)
         for name, rows in self._tables.items():
             rows.free_backs(counts, name, self._device)
@@ -321,7 +323,7 @@ class DecodeBatch:
         """The ids and the numbers of one table of a row's lease."""
         return self._tables[component].row(index)
 
-    def require_room(self, lease: Lease, length_tokens: int) -> None:
+    def require_room(self, lease: LeaseState, length_tokens: int) -> None:
         """Raise LeaseError if the rows are too short for so many tokens."""
         if length_tokens > self.max_tokens:
             raise LeaseError(f"{lease} cannot have {length_tokens} tokens in a batch that takes leases of {self.max_tokens}")
@@ -339,7 +341,7 @@ class DecodeBatch:
 
     def vacate(self, index: int) -> None:
         """The lease of a row has left. Idempotent, until the next call."""
-        self._taken[index] = None
+        self._taken[index] = self._leases[index] = None
         self._is_taken[index] = 0
         self._rows = self._find_rows()
         self._numbers[:, index] = 0

@@ -16,7 +16,7 @@ from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+    from collections.abc import Callable, ItemsView, Mapping, Sequence, ValuesView
 
     from numpy.typing import NDArray
 
@@ -55,8 +55,10 @@ class PageTables:
         """The table of a component, or of the one whose pages it shares; None if there is no table."""
         return self._tables.get(self._layout.owner_of.get(component, component))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
+    @property
+    def by_component(self) -> dict[str, PageTable]:
+        """All tables."""
+        return self._tables
 
     def lay_out(self, boundary: Boundary, compute_from: int, prompt_tokens: int, *, rebuilds: bool, loading: bool) -> None:
         """Fill the tables with what is cached or being loaded up to a boundary, and set from which token on each component is

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
-from unified_tree.controllers.cache.lease import Lease
-from unified_tree.controllers.cache.leases import Leases
+from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.counters.observers import Observers
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.controllers.weights.generations import Generation
@@ -156,6 +156,11 @@ class PrefixCache:
             self.attach_storage(storage)
 
     @property
+    def observers(self) -> Observers:
+        """The observers of this cache: spans, seals, an inspector, models of other sizes, any number of them."""
+        return self.counters.observers
+
+    @property
     def page_size(self) -> int:
         """Tokens a page."""
         return self.layout.page_size
@@ -199,6 +204,9 @@ class PrefixCache:
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
         lease: Lease | None = None
+        observers = self.counters.observers
+        if observers.all:
+            observers.tell("acquiring", key, request)
         try:
             ages = self._resources.at_once(key.namespace)
             try:
@@ -217,31 +225,35 @@ class PrefixCache:
             return lease
         except BaseException as error:
             if lease is not None and not lease.is_released:
-                self._leases.remove(lease)
+                self._leases.remove(lease, self._leases.require(lease))
+                observers.tell("released", lease)
             if not isinstance(error, UnifiedTreeError):
                 self.tree.locks.mend()
+            if observers.all:
+                observers.tell("refused", error)
             raise
 
     def _book(self, lease: Lease, key: Key, request: Hashable | None) -> None:
         """A request was admitted: count it, and tell of it."""
+        state = self._leases.require(lease)
         if not self.ranks.is_single_rank:
-            node, length = lease.boundary
-            self.ranks.record(f"{key.length} {node} {length} {lease.compute_from}")
+            node, length = state.boundary
+            self.ranks.record(f"{key.length} {node} {length} {state.compute_from}")
         in_store, loss = 0, None
         if self.storage is not None and request is not None:
             requests = self.storage.prefetcher.requests
             in_store, loss = requests.due_pages(request) * self.page_size, requests.loss_of(request)
-            lease._note_prefetched(requests.stop_waiting(request))
-        lease._book_misses(key, in_store, loss)
+            state.note_prefetched(requests.stop_waiting(request))
+        state.book_misses(key, in_store, loss)
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
-        counters.hit_tokens += lease.compute_from
-        if lease.host_tokens:
-            counters.load_hit_tokens += lease.host_tokens
-        counters.rebuilt_tokens += lease.rebuilt_tokens
+        counters.hit_tokens += state.compute_from
+        if state.host_tokens:
+            counters.load_hit_tokens += state.host_tokens
+        counters.rebuilt_tokens += state.cached_tokens - state.compute_from
         if counters.observers.all:
-            counters.observers.acquired(lease, key)
+            counters.observers.tell("acquired", lease, key)
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
         """A lease whose pages the caller fills up to a length with state computed elsewhere: by a prefix linker or a remote
@@ -316,14 +328,25 @@ class PrefixCache:
         prefetch ends by itself, and its outcome is forgotten later. Raises RankError, with nothing started, if ranks are gone.
         Cost: as a match.
         """
-        return self.storage is not None and self.storage.prefetch(request, key)
+        if self.storage is None:
+            return False
+        observers = self.counters.observers
+        if observers.all:
+            observers.tell("prefetching", request, key)
+        started = self.storage.prefetch(request, key)
+        if started and observers.all:
+            observers.tell("prefetch_started", request, key)
+        return started
 
     def prefetched(self, request: Hashable) -> bool:
         """Whether a request should call `acquire` now: its prefetch has ended, or by policy it waits no longer.
 
         If not, ask again after the next `poll`. Cost: O(1).
         """
-        return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
+        is_ready = self.storage is None or self.storage.prefetcher.requests.is_ready(request)
+        if is_ready and self.counters.observers.all:
+            self.counters.observers.tell("prefetch_ready", request)
+        return is_ready
 
     def prefetched_tokens(self, request: Hashable) -> int:
         """How many tokens a request's prefetch has added to its prefix on host. 0 after `acquire`, and after more than
@@ -334,6 +357,8 @@ class PrefixCache:
     def cancel(self, request: Hashable) -> None:
         """Cancel the prefetch of a request. No effect for an unknown one. Cost: O(1)."""
         if self.storage is not None:
+            if self.counters.observers.all:
+                self.counters.observers.tell("prefetch_cancelled", request)
             self.storage.prefetcher.requests.cancel(request)
 
     def poll(self) -> None:
@@ -345,15 +370,15 @@ class PrefixCache:
         if self.storage is not None:
             self.storage.poll()
         if self.counters.observers.all:
-            self.counters.observers.polled()
+            self.counters.observers.tell("polled")
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.
 
         Raises TransferError if the load failed; release the lease then.
         """
-        self._leases.require(lease)
-        self._leases.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
+        state = self._leases.require(lease)
+        self._leases.wait_layer(state, integer(layer_id, "layer_id", LeaseError))
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. No effect if it covers them already. To
@@ -363,16 +388,16 @@ class PrefixCache:
         computed length after the running state was published. Nothing is changed then. Cost: O(new pages), and O(log n) a
         victim.
         """
-        self._leases.require(lease)
-        lease._grow(integer(length_tokens, "length_tokens", LeaseError))
+        state = self._leases.require(lease)
+        state.grow(integer(length_tokens, "length_tokens", LeaseError))
 
     def can_allocate(self, lease: Lease, length_tokens: int) -> bool:
         """Whether every pool has enough free and evictable pages for `allocate` now. Changes nothing.
 
         An evictable page may have locked descendants; then `allocate` may still raise. Cost: O(components).
         """
-        self._leases.require(lease)
-        needs = lease.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
+        state = self._leases.require(lease)
+        needs = state.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
         return self.device.fits(needs)
 
     def batch(self, max_leases: int, max_tokens: int) -> DecodeBatch:
@@ -393,13 +418,13 @@ class PrefixCache:
 
         Raises LeaseError, with nothing changed, for more tokens than it has pages for. Cost: O(pages freed).
         """
-        self._leases.require(lease)
+        state = self._leases.require(lease)
         computed_tokens = integer(computed_tokens, "computed_tokens", LeaseError)
-        if computed_tokens > lease.length:
-            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
-        lease._require_state(computed_tokens)
-        self._leases.wait(lease)
-        lease._advance(computed_tokens)
+        if computed_tokens > state.length:
+            raise LeaseError(f"{lease} has pages for {state.length} tokens, so {computed_tokens} cannot be computed")
+        state.require_state(computed_tokens)
+        self._leases.wait(state)
+        state.advance(computed_tokens)
 
     def commit(
         self,
@@ -432,10 +457,19 @@ class PrefixCache:
         tokens than are committed and computed; TransferError if its load failed. Nothing is changed then. Cost: O(tokens given,
         and new pages), whatever lies before them, for each kept length.
         """
-        self._leases.require(lease)
-        checked = checked_publication(lease, self.layout, tokens, states, without, resumable, begin)
-        self._leases.wait(lease)
-        lease._publish(checked)
+        state, observers = self._leases.require(lease), self.counters.observers
+        if observers.all:
+            observers.tell("committing", lease)
+        try:
+            checked = checked_publication(state, self.layout, tokens, states, without, resumable, begin)
+            self._leases.wait(state)
+            state.publish(checked)
+        except BaseException as error:
+            if observers.all:
+                observers.tell("committed", lease, states, without, error)
+            raise
+        if observers.all:
+            observers.tell("committed", lease, states, without, None)
 
     def preempt(
         self,
@@ -457,13 +491,13 @@ class PrefixCache:
 
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
-        self._leases.require(lease)
-        checked = checked_publication(lease, self.layout, tokens, states, without, True, ends=True)
+        state = self._leases.require(lease)
+        checked = checked_publication(state, self.layout, tokens, states, without, True, ends=True)
         length, states, committed, page = checked.length, checked.states, lease.committed, lease.state_page
         is_rebuilt = lease.rebuilt_tokens > 0 and lease.computed >= length  # else its windows may not have been written
         is_new = length >= committed and (length > lease.cached_tokens or is_rebuilt)
         is_lacking = length not in states and self.layout.point not in checked.without
-        if is_new and is_lacking and page is not None and length % self.layout.save_grid_tokens == 0 and lease._ends_at(length):
+        if is_new and is_lacking and page is not None and length % self.layout.save_grid_tokens == 0 and state.ends_at(length):
             states = {**states, length: page}
         if is_new or states:
             kept = tokens if length >= committed else committed
@@ -477,20 +511,24 @@ class PrefixCache:
 
         Raises LeaseError, with nothing changed, if some of them were committed. Cost: O(pages freed).
         """
-        self._leases.require(lease)
+        state = self._leases.require(lease)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
-        self._leases.wait(lease)
-        lease._cut(length_tokens)
+        self._leases.wait(state)
+        state.cut(length_tokens)
 
     def release(self, lease: Lease) -> None:
         """End a lease: committed pages stay in the tree, all others are freed.
 
         Raises LeaseError if it was released before or belongs to another cache.
         """
-        self._leases.require(lease)
-        self._leases.remove(lease)
+        state, observers = self._leases.require(lease), self.counters.observers
+        if observers.all:
+            observers.tell("releasing", lease)
+        self._leases.remove(lease, state)
+        if observers.all:
+            observers.tell("released", lease)
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """Start a new weights version, for one namespace or for all: state computed before is never matched again.
@@ -512,7 +550,7 @@ class PrefixCache:
         self.weights.invalidate(namespace, weights_version)
         self._leases.fail(namespace)
         if self.counters.observers.all:
-            self.counters.observers.invalidated(namespace)
+            self.counters.observers.tell("invalidated", namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
@@ -543,6 +581,7 @@ class PrefixCache:
         """
         self._closed = True
         with ExitStack() as closing:  # the last first
+            closing.callback(self.counters.observers.tell, "closed")
             closing.callback(self.ranks.close)
             if self.controller is not None:
                 closing.callback(self._leases.end_loads)

@@ -5,40 +5,23 @@ path up to the committed length is locked, and the caller's arguments were compa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.controllers.cache.lease_tokens import Publication
 from unified_tree.declare.keys import Key, as_bytes, require_tokens
 from unified_tree.inputs.arguments import flag, integer, items
 from unified_tree.terms.errors import InsertError, LeaseError
 from unified_tree.terms.results import record
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.lease_state import LeaseState
     from unified_tree.controllers.cache.resources import CacheLayout
 
 
-class Publication(NamedTuple):
-    """A commit that was checked against its lease, and so cannot be refused any more.
-
-    Attributes:
-        length: how many tokens are computed.
-        piece: those of them that were given, as a key's tail; None if they are known.
-        states: pages by length, ascending.
-        without: components that the pages do not hold.
-        resumable: whether windows are kept at the end.
-    """
-
-    length: int
-    piece: Key | None
-    states: dict[int, int]
-    without: tuple[str, ...]
-    resumable: bool
-
-
 def checked_publication(
-    lease: Lease,
+    lease: LeaseState,
     layout: CacheLayout,
     tokens: Any,  # unchecked, as those below: compiled code would refuse in its own words
     states: Any,
@@ -60,7 +43,7 @@ def checked_publication(
             f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
             "adds nothing; `truncate` takes back what was not committed"
         )
-    lease._require_state(length)
+    lease.require_state(length)
     if resumable is not None:
         resumable = flag(resumable, "resumable", LeaseError)
     else:
@@ -73,7 +56,7 @@ def checked_publication(
     return record(Publication, (length, whole, checked, names, resumable))
 
 
-def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
+def _piece(lease: LeaseState, tokens: Any, begin: Any) -> Key | int:
     """The tokens given, which must agree with what the lease knows, as a key's tail; of a number that number."""
     known = lease.tokens
     begin = integer(begin, "begin", LeaseError)
@@ -94,7 +77,7 @@ def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
     return key
 
 
-def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: int) -> dict[int, int]:
+def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, computed: int) -> dict[int, int]:
     """Each state page must be the lease's own for that length, a page's end; that of the running state is the run's."""
     if states is None:
         return {}
@@ -111,7 +94,8 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: in
     if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
     end = layout.floor_to_page(computed)
-    running, saves = lease.state_page, lease.save_pages
+    own = lease.states
+    running, saves = (None, {}) if own is None else (own.running, own.saves)
     for length, page in given.items():
         if not 0 < length <= end or length % layout.page_size:
             raise LeaseError(
@@ -122,7 +106,7 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: in
                 f"page {page} of {layout.point!r} is not what {lease} saves the state at {length} in; "
                 f"it has {saves} and, for the running state, {running}"
             )
-        if page == running and length != (held := lease._state_after(computed)):
+        if page == running and length != (held := lease.state_after(computed)):
             raise LeaseError(
                 f"page {page} of {layout.point!r} holds the running state, "
                 + (f"which is that of {held} tokens, not {length}" if held is not None else _why_unknown(lease))
@@ -130,8 +114,8 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: in
     return given if len(given) < 2 else dict(sorted(given.items()))
 
 
-def _why_unknown(lease: Lease) -> str:
-    if lease._states is not None and lease._states.is_lost:
+def _why_unknown(lease: LeaseState) -> str:
+    if lease.states is not None and lease.states.is_lost:
         return f"whose length is unknown: {lease} had no state to begin from"
     if lease.computed <= lease.cached_tokens:
         return f"whose length is unknown: {lease} has not run yet"

@@ -67,7 +67,7 @@ class CacheCounters:
             self.tombstones += result.tombstones
             self.lost += result.lost
         if self.observers.all:
-            self.observers.evicted(tier, name, result)
+            self.observers.tell("evicted", tier, name, result)
 
     def tell(self, call: Callable[..., object], *arguments: object) -> None:
         """Tell an observer of pages or transfers what was done. Its errors end no step: each is counted as a drop, and

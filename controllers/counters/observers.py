@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from unified_tree.inputs.printable import printable, traceback_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.declare.keys import Key
@@ -59,17 +59,53 @@ class ObservedRequest(Protocol):
 
 
 class CacheObserver:
-    """Is told what a cache does, in the cache's thread; `cache.counters.observers.add` makes one of it. It must not change the
-    cache. It overrides what it wants to know.
+    """Is told what a cache does, in the cache's thread; `cache.observers.add` makes one of it. It must not change the cache. It
+    overrides what it wants to know.
 
-    An observer that raises is told nothing more, but that it failed; the cache goes on.
+    An observer that raises is told nothing more, but that it failed; the cache goes on. A `lease` is a Lease, which this room
+    does not know. Inside SGLang and vLLM there are no leases, and the events with one are not told.
     """
 
+    def acquiring(self, key: Key, request: Hashable | None) -> None:
+        """A request with this prompt and name is about to be admitted: `acquired` or `refused` follows."""
+
     def acquired(self, request: ObservedRequest, key: Key) -> None:
-        """A request with this prompt was admitted."""
+        """A request with this prompt was admitted; in a PrefixCache `request` is its lease."""
+
+    def refused(self, error: BaseException) -> None:
+        """The request that was about to be admitted was not."""
+
+    def load_ended(self, lease: Any) -> None:
+        """The load of a lease has ended, well or with a `failure`."""
 
     def load_failed(self, namespace: str, tokens: int) -> None:
         """A load for a request of this namespace failed: so many of its hit tokens are computed after all."""
+
+    def committing(self, lease: Any) -> None:
+        """A lease is about to publish; `committed` follows."""
+
+    def committed(
+        self, lease: Any, states: Mapping[int, int] | None, without: Sequence[str], error: BaseException | None
+    ) -> None:
+        """A lease has published, with these arguments of `PrefixCache.commit`; with an error it was refused or broken off."""
+
+    def releasing(self, lease: Any) -> None:
+        """A lease is about to end; it still holds its pages."""
+
+    def released(self, lease: Any) -> None:
+        """A lease has ended."""
+
+    def prefetching(self, request: Hashable, key: Key) -> None:
+        """A prefetch is asked for; one of the same name ends by that."""
+
+    def prefetch_started(self, request: Hashable, key: Key) -> None:
+        """It was started: there is something to wait for."""
+
+    def prefetch_ready(self, request: Hashable) -> None:
+        """`PrefixCache.prefetched` said that this request, which may have no prefetch, waits no longer."""
+
+    def prefetch_cancelled(self, request: Hashable) -> None:
+        """The prefetch of this request is about to be cancelled, if there is one."""
 
     def invalidated(self, namespace: str | None) -> None:
         """The weights of a namespace, or of all, have changed, or its state was given up otherwise."""
@@ -85,6 +121,9 @@ class CacheObserver:
 
     def polled(self) -> None:
         """The cache was polled, as it is once a scheduler step."""
+
+    def closed(self) -> None:
+        """The cache was closed. Open leases may still be released."""
 
     def failed(self, error: Exception) -> None:
         """It raised this. Nothing more is told."""
@@ -129,40 +168,13 @@ class Observers:
         with suppress(Exception):
             observer.failed(error)
 
-    def _tell(self, event: str, *given: object) -> None:
+    def tell(self, event: str, *given: object) -> None:
+        """Tell all of them of an event, by the name of its method in CacheObserver."""
         for observer in self.all:
             try:
                 getattr(observer, event)(*given)
             except Exception as error:
                 self.fail(observer, error)
-
-    def acquired(self, request: ObservedRequest, key: Key) -> None:
-        """See CacheObserver."""
-        self._tell("acquired", request, key)
-
-    def load_failed(self, namespace: str, tokens: int) -> None:
-        """See CacheObserver."""
-        self._tell("load_failed", namespace, tokens)
-
-    def invalidated(self, namespace: str | None) -> None:
-        """See CacheObserver."""
-        self._tell("invalidated", namespace)
-
-    def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
-        """See CacheObserver."""
-        self._tell("evicted", tier, component, result)
-
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
-        """See CacheObserver."""
-        self._tell("moved", kind, pages, size_bytes)
-
-    def emptied(self) -> None:
-        """See CacheObserver."""
-        self._tell("emptied")
-
-    def polled(self) -> None:
-        """See CacheObserver."""
-        self._tell("polled")
 
     def curve(self) -> LiveCurve | None:
         """Of the first observer that knows it."""

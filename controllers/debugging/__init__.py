@@ -1,4 +1,4 @@
-"""Tools to debug wrong hits: a cache that seals pages when they are published, and a query for a page's owner.
+"""Tools to debug wrong hits: seals on published pages, and a query for a page's owner.
 
 Everything here reads the cache through its public methods, costs time, and is not meant for normal service.
 """
@@ -8,6 +8,6 @@ if __name__ != "unified_tree.controllers.debugging":  # a second name would make
 
 from unified_tree.controllers.debugging.page_owner import PageOwner, page_owner
 from unified_tree.controllers.debugging.page_seals import PageSeal, WrongPage
-from unified_tree.controllers.debugging.sealed_prefix_cache import SealedPrefixCache
+from unified_tree.controllers.debugging.sealed_pages import SealedPages
 
-__all__ = ["PageOwner", "PageSeal", "SealedPrefixCache", "WrongPage", "page_owner"]
+__all__ = ["PageOwner", "PageSeal", "SealedPages", "WrongPage", "page_owner"]

@@ -235,7 +235,7 @@ class HybridCacheController:
             moved.add(effect.page_counts, size_bytes, (perf_counter_ns() - opened.begun_ns) / 1e9)
             observers = self._counters.observers
             if observers.all:
-                observers.moved(effect.kind, effect.page_counts, size_bytes)
+                observers.tell("moved", effect.kind, effect.page_counts, size_bytes)
             unused = self._effects.acknowledge(effect)
             if unused:
                 self._free(unused, is_load)

@@ -80,7 +80,7 @@ class HeldLeases:
         return {
             "number": number,
             "held_s": None if since_s is None else self._now_s - since_s,
-            "namespace": printable(lease.tokens.namespace),
+            "namespace": printable(lease.namespace),
             "prompt": lease.prompt_tokens,
             "cached": lease.cached_tokens,
             "length": lease.length,

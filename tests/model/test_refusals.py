@@ -92,7 +92,7 @@ class Life:
     def publish(self, lease: Lease) -> None:
         """What of the prompt is new."""
         length = lease.prompt_tokens
-        if lease.committed < length <= lease.tokens.length:
+        if lease.committed < length <= lease.known_tokens:
             states = {at: page for at, page in lease.save_pages.items() if at <= length // PAGE_SIZE * PAGE_SIZE}
             self.cache.commit(lease, length, states)
 

@@ -30,7 +30,7 @@ MORE = (
 NAMES = ["unified_tree", "unified_tree.components", "unified_tree.controllers", "unified_tree.controllers.transfer_engines"]
 NAMES += [f"unified_tree.controllers.{name}" for name in (*PACKAGES, *MORE, "workbench.sizing")]
 LAZY = {
-    "unified_tree.controllers": ("CacheCollector", "TensorTiers", "TracedPrefixCache", "tensor_tiers"),
+    "unified_tree.controllers": ("CacheCollector", "RequestSpans", "TensorTiers", "tensor_tiers"),
     "unified_tree.controllers.pools": ("DevicePool", "HostPool", "PagePair", "host_pools"),
     "unified_tree.controllers.ranks": ("DistributedConsensus",),
     "unified_tree.controllers.testing": ("check_prefix_linker", "windowed_linker_checks"),

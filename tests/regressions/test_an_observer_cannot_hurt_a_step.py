@@ -9,6 +9,7 @@ import gzip
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,30 @@ from opentelemetry.trace import Tracer
 from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key, MissCause
-from unified_tree.controllers import HostTier, LoadCost, PrefixCache, TracedPrefixCache
+from unified_tree.controllers import HostTier, LoadCost, PrefixCache, RequestSpans
 from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
+from unified_tree.controllers.counters import CacheObserver
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
 from unified_tree.nodes.effect import EffectKind
 
-HOOKS = ("acquired", "load_failed", "invalidated", "evicted", "moved", "emptied", "polled", "failed")
+HOOKS = (
+    "acquiring",
+    "acquired",
+    "load_ended",
+    "load_failed",
+    "committing",
+    "committed",
+    "releasing",
+    "released",
+    "invalidated",
+    "evicted",
+    "moved",
+    "emptied",
+    "polled",
+    "failed",
+)
 ERRORS = (ValueError("x"), OSError(28, "full"), AssertionError(), StopIteration(), MemoryError())
 ERRORS = (ValueError("x"), OSError(28, "full"), AssertionError(), StopIteration(), MemoryError())
 FULL_DISK = Path("/dev/full")
@@ -108,24 +125,20 @@ def test_a_slow_disk_takes_no_time_of_a_step(tmp_path: Path, monkeypatch: pytest
     assert inspector.failure is None
 
 
-class Raising:
+class Raising(CacheObserver):
     """A watcher that raises in one of its methods."""
 
     def __init__(self, where: str, error: Exception) -> None:
         self.where = where
         self.error = error
         self.told: list[str] = []
+        for name in HOOKS:
+            setattr(self, name, partial(self._hook, name))
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in HOOKS:
-            raise AttributeError(name)
-
-        def hook(*_: Any) -> None:
-            self.told.append(name)
-            if name in (self.where, "failed"):
-                raise self.error
-
-        return hook
+    def _hook(self, name: str, *_: Any) -> None:
+        self.told.append(name)
+        if name in (self.where, "failed"):
+            raise self.error
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
@@ -146,7 +159,7 @@ def test_a_watcher_that_raises_is_told_nothing_more(where: str, error: Exception
     assert lease.failure is not None
     cache.release(lease)
     if cache.counters.observers.all:
-        cache.counters.observers.emptied()
+        cache.counters.observers.tell("emptied")
     assert watcher.told.count(where) == 1 and watcher.told[-2:] == [where, "failed"]
     assert not cache.counters.observers.all
     assert len(told_of(caplog)) == 1 and cache.stats().drops["observer failed"] == 1
@@ -216,7 +229,8 @@ def test_spans_that_raise(at: str, after: int, caplog: pytest.LogCaptureFixture)
     provider.add_span_processor(BrokenSpans(at, after))
     tracer: Tracer = provider.get_tracer("tests")
     tier = HostTier(page_counts={"full": 40}, engine=NullEngine(), load_cost=LoadCost(flops_per_s=1.0))
-    cache = TracedPrefixCache([FULL], PAGE, {"full": 12}, host=tier, tracer=tracer)
+    cache = PrefixCache([FULL], PAGE, {"full": 12}, host=tier)
+    RequestSpans(cache, tracer=tracer)
     for first in (0, 100, 0, 100, 0):
         serve_one(cache, "x", list(range(first, first + 40)))
         cache.drain()

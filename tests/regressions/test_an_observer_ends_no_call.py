@@ -13,7 +13,8 @@ from kinds import FULL
 
 from unified_tree import Key
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.cache.traced_prefix_cache import TracedPrefixCache
+from unified_tree.controllers.cache.request_spans import RequestSpans
+from unified_tree.controllers.counters import CacheObserver
 from unified_tree.controllers.transfer_engines import NullEngine
 
 
@@ -29,6 +30,13 @@ class Raises:
             raise OSError(f"no space left for {name}")
 
         return call
+
+
+class RaisesLater(CacheObserver):
+    """The same once a request was admitted."""
+
+    def __init__(self, raises: Raises) -> None:
+        self.acquired = raises.acquired  # type: ignore[method-assign]
 
 
 def live(cache: PrefixCache) -> tuple[object, ...]:
@@ -48,14 +56,14 @@ def live(cache: PrefixCache) -> tuple[object, ...]:
     return cache.tree.dump(), cache.lease_count, stats.pools, stats.host_pools, stats.requests, stats.backed_up.pages
 
 
-def made(kind: type[PrefixCache] = PrefixCache, **options: Any) -> PrefixCache:
+def made() -> PrefixCache:
     host = HostTier(page_counts={"full": 64}, engine=NullEngine())
-    return kind([FULL], 2, {"full": 20}, host=host, time_s=lambda: 1.0, **options)
+    return PrefixCache([FULL], 2, {"full": 20}, host=host, time_s=lambda: 1.0)
 
 
 def test_no_call_is_ended_by_an_observer(caplog: pytest.LogCaptureFixture) -> None:
     plain, cache, observer = made(), made(), Raises()
-    cache.counters.observers.add(observer)  # type: ignore[arg-type]
+    cache.observers.add(RaisesLater(observer))
     cache.device.watcher = observer
     assert cache.controller is not None
     cache.controller.host.watcher = observer
@@ -77,17 +85,19 @@ def test_no_call_is_ended_by_a_tracer() -> None:
         def start_span(self, *_: Any, **__: Any) -> Any:
             raise OSError("no collector")
 
-    assert live(made(TracedPrefixCache, tracer=Broken())) == live(made())
+    cache = made()
+    RequestSpans(cache, tracer=Broken())
+    assert live(cache) == live(made())
 
 
 def test_an_interrupt_in_an_observer_ends_the_request() -> None:
     cache = made()
 
-    class Interrupts(Raises):
+    class Interrupts(CacheObserver):
         def acquired(self, *_: object) -> None:
             raise KeyboardInterrupt
 
-    cache.counters.observers.add(Interrupts())  # type: ignore[arg-type]
+    cache.observers.add(Interrupts())
     with pytest.raises(KeyboardInterrupt):
         cache.acquire(Key([1, 2, 3]), reserve_tokens=4)
     assert cache.lease_count == 0 and cache.stats().pools["full"].used == 0

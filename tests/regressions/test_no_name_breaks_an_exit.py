@@ -18,12 +18,14 @@ from nasty_names import NASTY, require_fit
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from replay_rows import invoke
 
 from unified_tree import Key
-from unified_tree.controllers import CacheCollector, PrefixCache, TracedPrefixCache
+from unified_tree.controllers import CacheCollector, PrefixCache, RequestSpans
+from unified_tree.controllers.cache import prefix_cache
 from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
@@ -38,9 +40,11 @@ from unified_tree.terms.errors import ConfigurationError, LeaseError
 names = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
 
 
-def of(kind: type[PrefixCache], name: str, **options: Any) -> PrefixCache:
+def of(name: str, tracer: Tracer | None = None, **options: Any) -> PrefixCache:
     """A cache where a namespace made room for itself, missed for another's sake, and has seen another's tokens."""
-    cache = kind([FULL], PAGE, {"full": 12}, **options)
+    cache = PrefixCache([FULL], PAGE, {"full": 12}, **options)
+    if tracer is not None:
+        RequestSpans(cache, tracer=tracer)
     for namespace, first in (("plain", 0), (name, 0), (name, 100), ("plain", 0), (name, 0), ("", 100), ("plain", 100)):
         serve_one(cache, namespace, list(range(first, first + 40)))
     cache.invalidate(name)
@@ -61,7 +65,7 @@ def scraped(registry: CollectorRegistry) -> dict[str, list[dict[str, str]]]:
 @names
 def test_metrics(name: str) -> None:
     registry = CollectorRegistry()
-    registry.register(CacheCollector(of(PrefixCache, name).stats, {"model": name}))
+    registry.register(CacheCollector(of(name).stats, {"model": name}))
     samples = scraped(registry)
     assert {labels["namespace"] for labels in samples["unified_tree_evicted_miss_beneficiary_tokens_total"]}
     for labels in samples.values():
@@ -99,7 +103,7 @@ def test_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    cache = of(TracedPrefixCache, name, tracer=provider.get_tracer("tests"))
+    cache = of(name, tracer=provider.get_tracer("tests"))
     with pytest.raises(LeaseError):
         cache.acquire(Key([1, 2, 3], name), request=[name])  # type: ignore[arg-type]
 
@@ -109,8 +113,8 @@ def test_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise NastyError(name)
 
-    lease = cache.acquire(Key([1, 2, 3], name))
-    monkeypatch.setattr(PrefixCache, "commit", refuse)
+    lease = cache.acquire(Key([1, 2, 3], name), reserve_tokens=3)
+    monkeypatch.setattr(prefix_cache, "checked_publication", refuse)
     with pytest.raises(NastyError):
         cache.commit(lease, 3)
     cache.release(lease)
@@ -160,7 +164,7 @@ def test_a_recording_and_its_page(name: str, tmp_path: Path) -> None:
 
 @names
 def test_figures(name: str, tmp_path: Path) -> None:
-    figures = Figures.of(of(PrefixCache, name), title=name)
+    figures = Figures.of(of(name), title=name)
     for text in texts(figures.record()):
         require_fit(text, 2 * LONGEST)
     file = tmp_path / "figures.json"
@@ -190,7 +194,7 @@ def test_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
 
 @names
 def test_what_prints(name: str) -> None:
-    cache = of(PrefixCache, name)
+    cache = of(name)
     require_fit(repr(Key([1], name)), 250)
     for line in (*cache.tree.dump().split("\n"), *str(cache.explain(Key(list(range(40)), "other"))).split("\n")):
         require_fit(line, 500)

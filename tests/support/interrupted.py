@@ -164,7 +164,7 @@ class World:
         return calls
 
     def _commit(self, lease: Lease, *, preempts: bool = False) -> None:
-        length = min(lease.length, lease.tokens.length)
+        length = min(lease.length, lease.known_tokens)
         output = np.arange(lease.length - length) % 3
         given: Any = length if not output.size else output
         options: dict[str, Any] = {} if not output.size else {"begin": length}

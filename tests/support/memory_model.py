@@ -285,7 +285,7 @@ class Runner:
         given = {at: page for at, page in self._still_held(request).items() if at <= end} if states else {}
         if self.cache.layout.point in without:
             given = {}
-        known = min(request.lease.tokens.length, request.computed)
+        known = min(request.lease.known_tokens, request.computed)
         begin = (0, known, known // 2)[request.computed % 3]
         tokens = np.array(request.tokens[begin : request.computed], np.int64)
         self.cache.commit(request.lease, tokens, given, begin=begin, resumable=resumable, without=without)
@@ -328,7 +328,7 @@ class Runner:
         without = self._without(request, length, ())
         given = {at: page for at, page in request.states.items() if at <= end and lease.save_pages.get(at) == page}
         given = given if states and self.cache.layout.point not in without else {}
-        tokens = length if by_number and length <= lease.tokens.length else request.tokens[:length]
+        tokens = length if by_number and length <= lease.known_tokens else request.tokens[:length]
         committed = lease.committed
         kept = self.cache.preempt(lease, tokens, given, without=without)
         assert lease.is_released
@@ -350,7 +350,7 @@ class Runner:
             return True
         lease, size = request.lease, self.cache.page_size
         table = lease.tables[component.shares or component.name]
-        ids = table.slice(0, length // size).tolist()
+        ids = lease.pages(component.shares or component.name)[: length // size].tolist()
         first = max(table.first_held, table.private_from if component.shares is not None else lease.committed // size)
         return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
@@ -392,9 +392,7 @@ class Runner:
         if isinstance(component.coverage, Point):
             running = [] if lease.state_page is None else [lease.state_page]
             return [*lease.save_pages.values(), *running]
-        table = lease.tables[component.name]
-        ids = table.slice(max(table.first_held, table.private_from), table.size).tolist()
-        return [page for page in ids if page >= 0]
+        return [page for page in lease.tables[component.name].private().tolist() if page >= 0]
 
     def in_flight(self, tier: Tier, component: str) -> list[int]:
         """The pages that open transfers and prefetches write to."""

@@ -99,7 +99,7 @@ class Observation:
         if self._inspected is not None:
             self._inspected.follow(tree, device, controller, storage)
             if self.counters.observers.all:
-                self.counters.observers.emptied()
+                self.counters.observers.tell("emptied")
             return
         from unified_tree.controllers.inspector.engine_cache import EngineCache
 
@@ -124,7 +124,7 @@ class Observation:
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""
         if self.counters.observers.all:
-            self.counters.observers.polled()
+            self.counters.observers.tell("polled")
 
     def close(self) -> None:
         """End the log and the page. Idempotent."""

@@ -175,7 +175,7 @@ class RequestMisses:
         counters.hit_tokens += resumed
         counters.host_hit_tokens += loaded
         if counters.observers.all:
-            counters.observers.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
+            counters.observers.tell("acquired", AdmittedRequest(prompt, resumed, loaded, parts), key)
         if self._metrics is not None:
             self._meter(self._metrics, prompt, resumed, parts)
 

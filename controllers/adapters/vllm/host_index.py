@@ -146,7 +146,7 @@ class HostIndex:
         if namespace is None:
             self.epoch += 1
         if self.counters.observers.all:
-            self.counters.observers.invalidated(namespace)
+            self.counters.observers.tell("invalidated", namespace)
         while self.tree.is_reclaimable:
             reclaimed = self.tree.reclaim(RECLAIM_NODES)
             for freed in (reclaimed.freed, reclaimed.freed_elsewhere):

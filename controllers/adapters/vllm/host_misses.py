@@ -70,7 +70,7 @@ class HostMisses:
         counters.host_hit_tokens += loaded
         if counters.observers.all:
             misses = [*failed, *self.ledger.parts(booked, count, resumed)]
-            counters.observers.acquired(AdmittedRequest(count, hits, loaded, misses), key)
+            counters.observers.tell("acquired", AdmittedRequest(count, hits, loaded, misses), key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:
         """The tree has so many of its tokens now. Cost: O(1)."""

@@ -108,7 +108,7 @@ class RowCounters:
         if self._clairvoyance is not None:
             self._clairvoyance.admitted(request)
         entry = self.requests[request.index]
-        loaded_tokens = lease.load.tokens if lease.load is not None else 0
+        loaded_tokens = lease.host_tokens if lease.is_loading else 0
         entry["hit_tokens"] = lease.compute_from
         entry["host_hit_tokens"] = loaded_tokens
         entry["storage_hit_tokens"] = min(loaded_tokens, fetched_tokens)

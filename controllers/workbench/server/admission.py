@@ -125,8 +125,8 @@ class Admission:
             return False
         missing_tokens = entry.missing_tokens = entry.target - lease.cached_tokens
         room_tokens = self._room_tokens()
-        load = lease.load if traffic.has_host else None
-        if load is not None:
+        is_loading = lease.is_loading and traffic.has_host
+        if is_loading:
             entry.missing_tokens += room_before - room_tokens  # what is loaded takes room as well
         if missing_tokens > room_tokens:
             self._cache.release(entry, lease)
@@ -135,7 +135,7 @@ class Admission:
             self._observer.admitted(request, lease, self._clock.now_s, entry.fetched_tokens)
         entry.start(lease, tokens)
         entry.started = entry.computing = self._clock.step
-        if load is not None:
+        if is_loading:
             entry.loading_from = self._clock.step
         else:
             self._cache.resumed(entry)

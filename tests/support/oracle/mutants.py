@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -199,11 +199,12 @@ def _path_overwritten_in_rebuild(patch: Any) -> None:
     original = SequenceRows.write
 
     def write(self: SequenceRows, component: str, *args: Any) -> None:
-        kept = self.lease.tables.write_from[component]
+        writes = cast("dict[str, int]", self.lease.write_from)
+        kept = writes[component]
         if component == "full":
-            self.lease.tables.write_from[component] = 0
+            writes[component] = 0
         original(self, component, *args)
-        self.lease.tables.write_from[component] = kept
+        writes[component] = kept
 
     patch.setattr(SequenceRows, "write", write)
 
@@ -213,9 +214,10 @@ def _rebuild_reads_what_it_computes(patch: Any) -> None:
     original = FullAttention.open
 
     def open_forgetting(self: FullAttention, layer: Any, rows: SequenceRows, start: int, end: int) -> Any:
-        kept, rows.lease.tables.write_from[self.component] = rows.lease.tables.write_from[self.component], 0
+        writes = cast("dict[str, int]", rows.lease.write_from)
+        kept, writes[self.component] = writes[self.component], 0
         save = original(self, layer, rows, start, end)
-        rows.lease.tables.write_from[self.component] = kept
+        writes[self.component] = kept
         return save
 
     patch.setattr(FullAttention, "open", open_forgetting)

@@ -98,8 +98,7 @@ class OracleEngine(Engine):
 
     def _poison(self, lease: Lease, before: dict[str, int]) -> None:
         for name, size in before.items():
-            table = lease.tables[name]
-            new = torch.from_numpy(table.slice(size, table.size).copy())
+            new = torch.tensor(lease.pages(name, size))
             for component, pool in self.pools.items():
                 if self.cache.layout.owner_of[component] == name:
                     for part in pool.format.parts:

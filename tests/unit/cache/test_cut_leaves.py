@@ -111,7 +111,7 @@ def test_with_a_host_tier_what_was_cut_off_comes_back_from_there() -> None:
     serve(cache, other)
     assert cache.tree.pool("full").evicted_pages == 7
     with cache.acquire(Key(np.append(np.repeat(np.array(long), PAGE), 0))) as lease:
-        assert lease.load is not None and lease.load.tokens == 7 * PAGE
+        assert lease.is_loading and lease.host_tokens == 7 * PAGE
         assert lease.cached_tokens == 30 * PAGE
     assert not cache.tree.check()
     cache.close()

@@ -25,7 +25,7 @@ def summary(lease: Lease) -> Any:
         name: (t.first_held, t.private_from, t.size, (lease.pages(name) < 0).tolist()) for name, t in lease.tables.items()
     }
     states = (lease.state_page is None, list(lease.save_pages), lease.saved)
-    return lease.length, lease.computed, lease.committed, lease.tokens.length, tables, states
+    return lease.length, lease.computed, lease.committed, lease.known_tokens, tables, states
 
 
 class Pair:
@@ -145,7 +145,7 @@ class Pair:
             case "truncate":
                 self.both(lambda cache, lease: cache.truncate(lease, max(0, lease.length - extra)), pair)
             case "commit":
-                known = pair[1].tokens.length
+                known = pair[1].known_tokens
                 news = [self.rng.randrange(3) for _ in range(pair[1].length - known)]
                 self.both(
                     lambda c, at: c.commit(at, news, self.states(at, known + len(news)), begin=known) if news else None, pair

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unified_tree import Component, InvalidKeyError, Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache.page_tables import PageTable
-from unified_tree.controllers.debugging import SealedPrefixCache
+from unified_tree.controllers.debugging import SealedPages
 
 PAGE = 16
 LONG = 100_000 // PAGE * PAGE
@@ -75,18 +75,18 @@ def test_a_lease_commits_what_its_uncopied_prompt_says() -> None:
 
 def test_a_debugging_cache_finds_a_prompt_that_changed() -> None:
     pool = np.zeros((16, 4))
-    cache = SealedPrefixCache([FULL], PAGE, {"full": 16}, read_page=lambda _, page: pool[page])
+    cache = PrefixCache([FULL], PAGE, {"full": 16})
+    seals = SealedPages(cache, read_page=lambda _, page: pool[page])
     prompt = np.arange(64)
-    lease = cache.acquire(Key(prompt, copy=False), reserve_tokens=64)
+    lease = cache.acquire(Key(prompt, copy=False), request="changes", reserve_tokens=64)
     cache.commit(lease, 32)
     prompt[40] = 3
-    with pytest.raises(InvalidKeyError, match="copy=False, have changed"):
-        cache.commit(lease, 64)
-    assert lease.committed == 32
+    cache.commit(lease, 48)
+    assert seals.changed_prompts == ["changes"]
     prompt[40] = 40
     cache.commit(lease, 64)
+    assert len(seals.changed_prompts) == 1
     cache.release(lease)
-    assert cache.tree.match_prefix(Key(range(64))).device.length == 64
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 63, 64, 65, 200, 5000])

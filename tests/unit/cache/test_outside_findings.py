@@ -13,7 +13,7 @@ from waiting import PROGRAM_S
 
 from unified_tree import Component, ConfigurationError, Key, LeaseError, OutOfPagesError, PageFormat, Part, Path, Point, Tier
 from unified_tree.controllers import HostTier, Lease, PrefixCache
-from unified_tree.controllers.debugging import SealedPrefixCache, page_owner
+from unified_tree.controllers.debugging import SealedPages, page_owner
 from unified_tree.controllers.transfer_engines import Completion, NullEngine
 from unified_tree.declare.page_format import WHOLE
 
@@ -104,22 +104,23 @@ def test_a_prompt_that_no_state_can_be_saved_for_is_counted() -> None:
 
 def test_a_page_overwritten_under_a_running_reader_is_found() -> None:
     pool = np.zeros((16, 4))
-    cache = SealedPrefixCache([FULL], 4, {"full": 16}, read_page=lambda _, page: pool[page])
+    cache = PrefixCache([FULL], 4, {"full": 16})
+    seals = SealedPages(cache, read_page=lambda _, page: pool[page])
     with cache.acquire(Key(PROMPT[:16]), request="writer", reserve_tokens=16) as lease:
         pool[lease.pages("full")] = 1
         cache.commit(lease, 16)
     reader = cache.acquire(Key([*PROMPT[:16], 50]), request="reader")
-    assert cache.verify() == 0
+    assert seals.verify() == 0
     pool[reader.pages("full")[3]] = 9
-    assert (cache.verify(), cache.verify()) == (1, 0), "each once"
+    assert (seals.verify(), seals.verify()) == (1, 0), "each once"
     cache.release(reader)
-    assert [(wrong.reader, wrong.source, wrong.length_tokens) for wrong in cache.wrong_pages] == [("reader", "held", 16)]
+    assert [(wrong.reader, wrong.source, wrong.length_tokens) for wrong in seals.wrong_pages] == [("reader", "held", 16)]
 
 
 def test_checks_and_debugging_need_no_extra() -> None:
     code = (
         "import sys; sys.modules['xxhash'] = sys.modules['torch'] = None\n"
-        "from unified_tree.controllers.debugging import SealedPrefixCache, page_owner\n"
+        "from unified_tree.controllers.debugging import SealedPages, page_owner\n"
         "from unified_tree.controllers.testing import SimulatedEngine, check_policy, check_storage_engine\n"
         "from unified_tree.controllers.storage_tier import StorageTier\n"
     )

@@ -121,7 +121,7 @@ class Content:
         """A request: what is cached is right, the rest is written and published. Returns how many tokens were cached."""
         cache = self.cache
         with cache.acquire(Key(tokens)) as lease:
-            if lease.load is not None:
+            if lease.is_loading:
                 for layer in range(7):
                     cache.wait_layer(lease, layer)
             cached = lease.cached_tokens

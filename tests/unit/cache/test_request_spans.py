@@ -14,7 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode, Tracer
 
 from unified_tree import Key
-from unified_tree.controllers import HostTier, LoadCost, TracedPrefixCache
+from unified_tree.controllers import HostTier, LoadCost, PrefixCache
+from unified_tree.controllers.cache.request_spans import RequestSpans
 from unified_tree.controllers.storage import MemoryStorage, StoredPool
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageTier
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -49,7 +50,9 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def cache_of(recorder: Recorder, *, host_pages: int = 40, store: bool = False, **options: Any) -> TracedPrefixCache:
+def cache_of(
+    recorder: Recorder, *, host_pages: int = 40, store: bool = False, max_prefetches: int = 8192, **options: Any
+) -> PrefixCache:
     """A device of four pages over a host tier and, maybe, a store."""
     tier = HostTier(page_counts={"full": host_pages}, engine=NullEngine(), load_cost=LoadCost(flops_per_s=1.0))
     storage = None
@@ -58,10 +61,12 @@ def cache_of(recorder: Recorder, *, host_pages: int = 40, store: bool = False, *
         pools = {"full": StoredPool(name="full", format_digest=bytes(32), value_bytes=memory["full"].value_bytes)}
         engine = MemoryStorage(list(pools.values()))
         storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1", prefetch=EAGER)
-    return TracedPrefixCache([FULL], 2, {"full": 4}, host=tier, storage=storage, tracer=recorder.tracer, **options)
+    cache = PrefixCache([FULL], 2, {"full": 4}, host=tier, storage=storage, **options)
+    RequestSpans(cache, tracer=recorder.tracer, max_prefetches=max_prefetches)
+    return cache
 
 
-def serve(cache: TracedPrefixCache, tokens: np.ndarray) -> None:
+def serve(cache: PrefixCache, tokens: np.ndarray) -> None:
     with cache.acquire(Key(tokens)) as lease:
         cache.allocate(lease, len(tokens))
         cache.commit(lease, len(tokens))
@@ -195,8 +200,9 @@ def test_without_the_memory_of_misses_hits_are_told_all_the_same(recorder: Recor
 
 
 def test_without_a_tracer_it_takes_the_configured_one() -> None:
-    cache = TracedPrefixCache([FULL], 2)
+    cache = PrefixCache([FULL], 2)
+    RequestSpans(cache)
     with cache.acquire(Key(np.arange(4))):
         pass
     with pytest.raises(ConfigurationError, match="tracer must be an OpenTelemetry Tracer"):
-        TracedPrefixCache([FULL], 2, tracer="no tracer")  # type: ignore[arg-type]
+        RequestSpans(cache, tracer="no tracer")  # type: ignore[arg-type]

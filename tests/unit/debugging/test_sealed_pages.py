@@ -11,8 +11,8 @@ import pytest
 from kinds import DRAFT, FULL, MAMBA, SETS, swa
 
 from unified_tree import Component, Key, Point
-from unified_tree.controllers import Lease
-from unified_tree.controllers.debugging import SealedPrefixCache
+from unified_tree.controllers import Lease, PrefixCache
+from unified_tree.controllers.debugging import SealedPages
 
 PAGE = 2
 
@@ -23,12 +23,8 @@ class Engine:
     def __init__(self, components: list[Component], pages: int = 40) -> None:
         self.components = components
         self.pools = {c.name: np.zeros((pages, 4), np.int64) for c in components}
-        self.cache = SealedPrefixCache(
-            components,
-            PAGE,
-            {c.name: pages for c in components if c.shares is None},
-            read_page=lambda component, page: self.pools[component][page],
-        )
+        self.cache = PrefixCache(components, PAGE, {c.name: pages for c in components if c.shares is None})
+        self.seals = SealedPages(self.cache, read_page=lambda component, page: self.pools[component][page])
 
     def content(self, component: str, tokens: list[int], end: int) -> list[int]:
         return [hash(component) & 0xFFFF, end, hash(tuple(tokens[:end])), sum(tokens[:end])]
@@ -66,7 +62,7 @@ def test_no_right_page_is_called_wrong(name: str) -> None:
         if rng.random() < 0.3:
             engine.cache.invalidate()
         engine.cache.release(lease)
-    assert engine.cache.wrong_pages == []
+    assert engine.seals.wrong_pages == []
 
 
 @pytest.mark.parametrize("component", ["full", "swa", "mamba", "draft"])
@@ -81,7 +77,7 @@ def test_an_overwritten_page_is_found_with_who_published_it(component: str, capl
     engine.pools[component][page] += 1
     with caplog.at_level(logging.ERROR, "unified_tree.debugging"):
         engine.cache.release(engine.serve([*prompt, 99], "second"))
-    [wrong] = engine.cache.wrong_pages
+    [wrong] = engine.seals.wrong_pages
     assert (wrong.component, wrong.page, wrong.length_tokens) == (component, page, 12)
     assert (wrong.sealed.writer, wrong.reader) == ("first", "second")
     assert str(wrong) in caplog.text
@@ -95,7 +91,7 @@ def test_a_page_found_to_be_known_at_commit_is_compared_too() -> None:
     engine.pools["full"][early.pages("full")[1]] += 1
     engine.write(late, prompt, 0, 8)
     engine.cache.commit(late, 8)
-    [wrong] = engine.cache.wrong_pages
+    [wrong] = engine.seals.wrong_pages
     assert (wrong.length_tokens, wrong.reader) == (4, "late")
 
 
@@ -107,8 +103,9 @@ def test_a_preempted_request_is_sealed_and_seals_are_bounded() -> None:
     engine.cache.preempt(lease, 6)
     engine.pools["full"] += 1
     engine.cache.acquire(Key(prompt))
-    assert [wrong.length_tokens for wrong in engine.cache.wrong_pages] == [2, 4, 6]
-    small = SealedPrefixCache([FULL], PAGE, {"full": 40}, read_page=lambda *_: b"", max_seals=3)
+    assert [wrong.length_tokens for wrong in engine.seals.wrong_pages] == [2, 4, 6]
+    small = PrefixCache([FULL], PAGE, {"full": 40})
+    seals = SealedPages(small, read_page=lambda *_: b"", max_seals=3)
     with small.acquire(Key(prompt), reserve_tokens=8) as lease:
         small.commit(lease, 8)
-    assert len(small._seals) == 3
+    assert len(seals._seals) == 3

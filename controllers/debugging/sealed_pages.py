@@ -1,4 +1,4 @@
-"""A PrefixCache that seals every page it publishes and verifies every page that a prompt resumes from.
+"""Seals on every page that a cache publishes, compared with every page that a prompt resumes from.
 
 A wrong hit has one of three causes: an engine that writes below `write_from`, a faulty copy, or a bug in the library. In each
 case a page no longer holds what was published for its prefix.
@@ -9,119 +9,105 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.cache.lease import Lease
+from unified_tree.controllers.counters.observers import CacheObserver, ObservedRequest
 from unified_tree.controllers.debugging.page_seals import PageSeals, WrongPage
 from unified_tree.controllers.storage.key_chain import KeyChain
-from unified_tree.terms.errors import InvalidKeyError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.debugging.page_seals import ReadPage
-    from unified_tree.declare.component import Component
     from unified_tree.declare.keys import Key
 
 LOG = logging.getLogger("unified_tree.debugging")
 
 
-class SealedPrefixCache(PrefixCache):
-    """A PrefixCache for debugging; use it in place of a PrefixCache.
+class SealedPages(CacheObserver):
+    """Seals the pages of a PrefixCache, from its making on, and compares every page that the cache hands out later.
 
     Args:
-        components: as of PrefixCache, like `page_size`, `page_counts` and `options`.
+        cache: whose pages.
         read_page: the bytes of a device page now, over all layers of a component: `read_page("full", 7)`. Of a component that
-            shares pages, its own bytes in the owner's page. Everything computed must have been written when it is called.
+            shares pages, its own bytes in the owner's page. Everything computed must have been written when it is called. If it
+            raises, sealing ends: the log says so, and `CacheStats.drops` counts an `observer failed`.
         max_seals: pages remembered; the oldest go first. Some 300 bytes each.
 
     Attributes:
         wrong_pages: every wrong page found so far. Each is also logged as an error (logger `unified_tree.debugging`).
+        changed_prompts: names of the requests whose tokens the caller had changed, when they committed, under a key that was
+            made with copy=False. Their commits may have published pages under tokens that they do not hold. Also logged.
 
     Cost: hashing the bytes of all pages published and handed out.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
+    >>> from unified_tree.controllers import PrefixCache
     >>> pool = np.zeros((8, 4))
-    >>> cache = SealedPrefixCache(
-    ...     [Component(name="full", coverage=Path())], 2, {"full": 8}, read_page=lambda component, page: pool[page]
-    ... )
+    >>> cache = PrefixCache([Component(name="full", coverage=Path())], 2, {"full": 8})
+    >>> seals = SealedPages(cache, read_page=lambda component, page: pool[page])
     >>> with cache.acquire(Key([1, 2, 3]), request="first", reserve_tokens=2) as lease:
     ...     pool[lease.pages("full")] = 1.0
     ...     cache.commit(lease, 2)
     >>> pool[:] = 2.0  # somebody writes where nobody should
     >>> with cache.acquire(Key([1, 2, 3]), request="second") as lease:
-    ...     [(wrong.component, wrong.length_tokens, wrong.sealed.writer) for wrong in cache.wrong_pages]
+    ...     [(wrong.component, wrong.length_tokens, wrong.sealed.writer) for wrong in seals.wrong_pages]
     [('full', 2, 'first')]
     """
 
-    def __init__(
-        self,
-        components: Sequence[Component],
-        page_size: int,
-        page_counts: Mapping[str, int] | None = None,
-        *,
-        read_page: ReadPage,
-        max_seals: int = 1 << 20,
-        **options: Any,
-    ) -> None:
-        super().__init__(components, page_size, page_counts, **options)
+    def __init__(self, cache: PrefixCache, *, read_page: ReadPage, max_seals: int = 1 << 20) -> None:
         self.wrong_pages: list[WrongPage] = []
+        self.changed_prompts: list[Hashable] = []
+        self._cache = cache
         self._seals = PageSeals(read_page, max_seals)
-        self._chain = KeyChain(page_size=page_size, weights_version="")
+        self._chain = KeyChain(page_size=cache.page_size, weights_version="")
+        self._name: Hashable = None  # of the request that is about to be admitted
         self._names: dict[Lease, Hashable] = {}
         self._prompts: dict[Lease, tuple[Key, bytes]] = {}
-        self._loading: set[Lease] = set()
+        self._held: dict[str, tuple[int, NDArray[np.int64]]] = {}  # before a commit, by component: first own page, and ids
         self._reported: set[tuple[Lease, str, int, int]] = set()
+        cache.observers.add(self)
 
-    def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
-        """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
-        lease = super().acquire(key, checkpoints, **options)
-        try:
-            self._names[lease] = options.get("request")
-            self._prompts[lease] = (key, sha256(key.data).digest())
-            if lease.is_loading:
-                self._loading.add(lease)
-            else:
-                self._check(lease, "on device", lease.cached_tokens)
-            return lease
-        except BaseException:  # of whoever reads the pages
-            super().release(lease)
-            raise
+    def acquiring(self, key: Key, request: Hashable | None) -> None:  # noqa: ARG002
+        """See CacheObserver."""
+        self._name = request
 
-    def poll(self) -> None:
-        """See PrefixCache.poll."""
-        super().poll()
-        for lease in [lease for lease in self._loading if not lease.is_loading]:
-            self._loading.discard(lease)
-            if lease.failure is None:
-                self._check(lease, "loaded back", lease.cached_tokens)
+    def acquired(self, request: ObservedRequest, key: Key) -> None:
+        """See CacheObserver. A lease that loads is compared when its load has ended."""
+        assert isinstance(request, Lease)
+        self._names[request] = self._name
+        self._prompts[request] = (key, sha256(key.data).digest())
+        if not request.is_loading:
+            self._check(request, "on device", request.cached_tokens)
 
-    def commit(
-        self,
-        lease: Lease,
-        tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
-        states: Mapping[int, int] | None = None,
-        *,
-        begin: int = 0,
-        without: Sequence[str] = (),
-        resumable: bool | None = None,
-    ) -> None:
-        """See PrefixCache.commit. Pages that the tree takes are sealed; those that it had are compared.
+    def load_ended(self, lease: Lease) -> None:
+        """See CacheObserver."""
+        if lease.failure is None:
+            self._check(lease, "loaded back", lease.cached_tokens)
 
-        Raises InvalidKeyError, with nothing changed, if the caller has changed the prompt's tokens under a key that was made
-        with copy=False.
-        """
+    def committing(self, lease: Lease) -> None:
+        """See CacheObserver."""
+        self._held = {name: (table.private_from, lease.pages(name)) for name, table in lease.tables.items()}
         prompt = self._prompts.get(lease)
         if prompt is not None and sha256(prompt[0].data).digest() != prompt[1]:
-            raise InvalidKeyError(f"the tokens of {prompt[0]}, which was made with copy=False, have changed since its acquire")
-        before = {name: (lease.tables[name].private_from, lease.pages(name)) for name in lease.tables}
-        super().commit(lease, tokens, states, begin=begin, without=without, resumable=resumable)
+            self.changed_prompts.append(self._names.get(lease))
+            LOG.error("the tokens of %s, which was made with copy=False, have changed since its acquire", prompt[0])
+
+    def committed(
+        self, lease: Lease, states: Mapping[int, int] | None, without: Sequence[str], error: BaseException | None
+    ) -> None:
+        """See CacheObserver. Pages that the tree took are sealed; those that it had are compared."""
+        before, self._held = self._held, {}
+        if error is not None:
+            return
         digests = self._chain.digests(lease.key.prefix(lease.committed))
-        for component in self.tree.components:
-            owner = self.layout.owner_of[component.name]
+        layout = self._cache.layout
+        for component in layout.components:
+            owner = layout.owner_of[component.name]
             if owner in before and component.name not in without:
                 first, old = before[owner]
                 new = lease.pages(component.name)
@@ -137,11 +123,11 @@ class SealedPrefixCache(PrefixCache):
         """A state that was committed, if the tree took it."""
         if not 0 < length <= lease.committed:
             return
-        at = self.tree.match_prefix(lease.key.prefix(length), touch=False).device
-        for component in self.tree.components:
+        at = self._cache.tree.match_prefix(lease.key.prefix(length), touch=False).device
+        for component in self._cache.layout.components:
             is_point = component.coverage.is_exact and at.length == length
-            if is_point and self.tree.pages(at, component.name).tolist() == [page]:
-                prefix = digests[length // self.page_size - 1]
+            if is_point and self._cache.tree.pages(at, component.name).tolist() == [page]:
+                prefix = digests[length // self._cache.page_size - 1]
                 self._seals.put(component.name, [(prefix, page)], self._names.get(lease))
 
     def verify(self) -> int:
@@ -151,7 +137,7 @@ class SealedPrefixCache(PrefixCache):
         Cost: hashing the bytes of all pages held.
         """
         before = len(self.wrong_pages)
-        for lease in self.leases:
+        for lease in self._cache.leases:
             self._compare_held(lease)
         return len(self.wrong_pages) - before
 
@@ -159,24 +145,25 @@ class SealedPrefixCache(PrefixCache):
         if not lease.is_loading and lease.failure is None:
             self._check(lease, "held", lease.committed)
 
-    def release(self, lease: Lease) -> None:
-        """See PrefixCache.release. What the lease held is compared once more."""
-        if not lease.is_released and lease in self._names:
+    def releasing(self, lease: Lease) -> None:
+        """See CacheObserver. The pages held are compared once more."""
+        if lease in self._names:
             self._compare_held(lease)
-        super().release(lease)
+
+    def released(self, lease: Lease) -> None:
+        """See CacheObserver."""
         self._names.pop(lease, None)
         self._prompts.pop(lease, None)
-        self._loading.discard(lease)
         self._reported = {each for each in self._reported if each[0] is not lease}
 
     def _check(self, lease: Lease, source: str, length_tokens: int) -> None:
         """Compare the pages that a lease holds of its first tokens."""
-        last = length_tokens // self.page_size
+        last = length_tokens // self._cache.page_size
         if not last:
             return
         digests = self._chain.digests(lease.key.prefix(length_tokens))
-        for component in self.tree.components:
-            if self.layout.owner_of[component.name] in lease.tables:
+        for component in self._cache.layout.components:
+            if self._cache.layout.owner_of[component.name] in lease.tables:
                 ids = lease.pages(component.name)[:last]
                 pages = [(digests[at], int(ids[at])) for at in range(ids.size) if ids[at] >= 0]
                 self._report(lease, component.name, pages, digests, source)
@@ -191,7 +178,7 @@ class SealedPrefixCache(PrefixCache):
             wrong = WrongPage(
                 component=component,
                 page=page,
-                length_tokens=(digests.index(pages[index][0]) + 1) * self.page_size,
+                length_tokens=(digests.index(pages[index][0]) + 1) * self._cache.page_size,
                 namespace=lease.key.namespace,
                 reader=self._names.get(lease),
                 source=source,

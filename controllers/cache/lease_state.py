@@ -1,0 +1,572 @@
+"""The state of a running request's lease: its pages, its locks and its progress, in rows of a batch or in its own memory.
+
+Every page belongs at any moment to the free list, the tree or exactly one lease. A lease passes pages to the tree when computed
+tokens are published (`PublishedTokens`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from unified_tree.controllers.cache.lease_tokens import NEVER, LeaseLocks, LeaseTokens, PublishedTokens
+from unified_tree.controllers.cache.miss_ledger import LeaseMisses
+from unified_tree.controllers.cache.page_tables import PageTables
+from unified_tree.controllers.cache.state_pages import StatePages
+from unified_tree.locks.locks import collect
+from unified_tree.terms.errors import LeaseError, StaleBoundaryError
+from unified_tree.terms.tier import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.cache.lease_tokens import Publication
+    from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
+    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.weights.generations import Generation
+    from unified_tree.declare.keys import Key
+    from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.terms.results import Boundary, Match
+
+LENGTH: Final = 0
+COMPUTED: Final = 1
+DOUBTED_AT: Final = 2
+
+
+class LeaseState:
+    """The state behind a `Lease`, which only its cache changes. Arguments of its methods were checked.
+
+    Attributes:
+        tables, states, locks, tokens, published: its page tables, state pages (None without a `Point`), locks and tokens.
+        load: its load back from host, until that has ended; None without one.
+        has_ended: whether it was released.
+        save_output, saves_prompt_end: whether states and windows are kept by default behind its prompt, and at its end.
+        others: see Lease.
+    """
+
+    __slots__ = (
+        "_arrival",
+        "_computed",
+        "_doubt",
+        "_length",
+        "_misses",
+        "_numbers",
+        "_resources",
+        "_row",
+        "cached_tokens",
+        "compute_from",
+        "failure",
+        "generation",
+        "has_ended",
+        "host_tokens",
+        "load",
+        "locks",
+        "prompt_tokens",
+        "published",
+        "save_output",
+        "saves_prompt_end",
+        "states",
+        "storage_tokens",
+        "tables",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        resources: CacheResources,
+        generation: Generation,
+        key: Key,
+        boundary: Boundary,
+        compute_from: int,
+        *,
+        priority: int,
+        save_output: bool,
+        load: Load | None = None,
+    ) -> None:
+        self._resources = resources
+        self.has_ended = False
+        self.locks = LeaseLocks(resources)
+        point = resources.layout.point
+        self.states = None if point is None else StatePages(resources, point, key.length)
+        self.tables = PageTables(resources)
+        self.generation = generation
+        self.tokens = LeaseTokens(key)
+        self.published = PublishedTokens(
+            resources,
+            self.tokens,
+            self.tables,
+            self.states,
+            self.locks,
+            boundary,
+            prompt_tokens=key.length,
+            priority=priority,
+        )
+        self.prompt_tokens = key.length
+        self.cached_tokens = boundary.length
+        self.compute_from = compute_from
+        self._length = boundary.length
+        self._computed = compute_from
+        self._doubt = -1  # see `_doubted_at`
+        self._numbers: memoryview | None = None  # all three, in a row of a batch
+        self._row: DecodeRow | None = None
+        self.save_output = save_output
+        self.saves_prompt_end = True
+        self.load = load
+        self.host_tokens = 0 if load is None else load.tokens
+        self.storage_tokens = 0
+        self.failure: str | None = None
+        self._misses: LeaseMisses | None = None
+        self._arrival: object = None  # what the policy is told if it leaves and has published nothing
+
+    @property
+    def misses(self) -> list[Miss]:
+        """Why its prompt's tokens from `compute_from` on have to be computed, ascending and without gaps.
+
+        Empty if the tree keeps no memory of evictions, and for a lease that is no request.
+        """
+        return [] if self._misses is None else self._misses.parts(self._resources.ledger)
+
+    @property
+    def committed(self) -> int:
+        """How many tokens were published."""
+        return self.published.committed
+
+    @property
+    def boundary(self) -> Boundary:
+        """The end of the committed tokens in the tree; valid as long as the lease."""
+        return self.published.boundary
+
+    @property
+    def save_at(self) -> tuple[int, ...]:
+        """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
+        there. None once its namespace was invalidated: nothing of it is published any more.
+        """
+        return () if self.generation.has_ended else self.published.save_at
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has pages for."""
+        return self._length if self._numbers is None else self._numbers[LENGTH]
+
+    @property
+    def computed(self) -> int:
+        """How many tokens were run, as far as `commit` or `advance` said so."""
+        return self._computed if self._numbers is None else self._numbers[COMPUTED]
+
+    @property
+    def row(self) -> int | None:
+        """See Lease."""
+        return None if self._row is None else self._row.index
+
+    def begin(self, *, rebuilds: bool) -> None:
+        """Lock the boundary it resumes from (a load does that itself), allocate the running state, and fill the page tables.
+
+        Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
+        """
+        loading = self.load is not None
+        if not loading:
+            self.published.boundary = self.locks.lock(self.boundary, rebuilds=rebuilds)
+        if self.states is not None:
+            self.states.start()
+            if loading:
+                source = self._resources.tree.transfers.pages_with_loads(self.boundary, self.states.name).tobytes()
+            elif self.locks.has_windows:
+                parts = self._resources
+                source = b"".join(collect(parts.state, parts.locks, self.boundary, self.states.name, Tier.DEVICE))
+            else:
+                source = b""
+            self.states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, self.boundary.length)
+        self.tables.lay_out(
+            self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
+        )
+
+    def arrived(self, arrival: object) -> None:
+        """Note what the policy answered to its arrival."""
+        self._arrival = arrival
+
+    def admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
+        """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
+        if self._resources.ledger.is_on:
+            self._misses = LeaseMisses(found, unloaded)
+
+    def book_misses(self, key: Key, in_store: int, loss: StoreLoss | None) -> None:
+        """It is a request: book what it has to compute; see LeaseMisses."""
+        misses = self._misses
+        if misses is not None:
+            ledger, namespace = self._resources.ledger, self.tokens.namespace
+            misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store, loss)
+
+    def plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
+        """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""
+        self.published.save_at = lengths
+        self.published.branches = branches
+        self.saves_prompt_end = prompt_end
+
+    def note_prefetched(self, tokens: int) -> None:
+        """Count the tokens of its load that were prefetched for it."""
+        self.storage_tokens = min(self.host_tokens, tokens)
+
+    def follow_load(self) -> None:
+        """A part of its load has ended: use the tree's pages for that part, because its own may be free by now."""
+        assert self.load is not None
+        self.load.mark_seen()
+        if self.load.error is None:
+            self.published.boundary = self.load.boundary
+            self._adopt_tree_pages()
+
+    def end_load(self) -> None:
+        """Its load has ended: use the tree's pages, or fail."""
+        load, self.load = self.load, None
+        assert load is not None
+        self.failure = load.error
+        if load.error is None:
+            try:
+                self.published.boundary = self.locks.lock(load.boundary, rebuilds=False)
+            except StaleBoundaryError as error:
+                self.locks.release()
+                self.failure = f"what {self} loaded back is gone: {error}"
+            else:
+                self._adopt_tree_pages()
+        if self.failure is not None:
+            self.host_tokens = self.storage_tokens = 0
+            if self._misses is not None:
+                self._misses.load_failed(self._resources.ledger, self.compute_from, load.tokens)
+        load.release()
+
+    def _adopt_tree_pages(self) -> None:
+        loading, tree = self.load is not None, self._resources.tree
+        self.tables.adopt_tree_pages(self.boundary, loading=loading)
+        if self.states is not None and self.states.source is not None:
+            pages = tree.transfers.pages_with_loads if loading else tree.pages
+            self.states.source = int(pages(self.boundary, self.states.name)[0])
+
+    def _abandon_load(self) -> None:
+        """Stop waiting for its load."""
+        load = self.load
+        if load is not None:
+            assert self._resources.controller is not None
+            self._resources.controller.release(load)
+            self.load = None
+
+    def require_state(self, length_tokens: int) -> None:
+        """Raise LeaseError if it cannot run up to so many tokens because its running state was published."""
+        if self.states is not None and self.states.running is None and length_tokens > self.committed:
+            raise LeaseError(
+                f"{self} gave up its running state of {self.states.name!r} at {self.committed} tokens and cannot go on to "
+                f"{length_tokens}; acquire another to go on"
+            )
+
+    def state_after(self, computed_tokens: int) -> int | None:
+        """`state_tokens` once at least so many tokens are reported."""
+        states, length = self.states, max(self.computed, computed_tokens)
+        if states is None or states.running is None or states.is_lost:
+            return None
+        return length if length > self.cached_tokens and length > self._doubted_at else None
+
+    def ends_at(self, length_tokens: int) -> bool:
+        """Whether its running state must be that of so many tokens, which were run: they were reported, or it has no pages for
+        more, nor had any since the last report.
+        """
+        computed = self.computed
+        is_certain = length_tokens in (computed, self.length) and computed > self._doubted_at
+        return is_certain and length_tokens == self.state_after(length_tokens)
+
+    @property
+    def _doubted_at(self) -> int:
+        """How many tokens were reported as computed when it was truncated last; -1 if it never was."""
+        return self._doubt if self._numbers is None else self._numbers[DOUBTED_AT]
+
+    def grow(self, length_tokens: int) -> None:
+        """See PrefixCache.allocate."""
+        ages = self._resources.at_once(self.tokens.namespace)
+        try:
+            self.grow_now(length_tokens)
+        finally:
+            if ages is not None:
+                ages.let_go()
+
+    def grow_now(self, length_tokens: int) -> None:
+        """As `grow`, within a call that holds the ages."""
+        length = self.length
+        if length_tokens > length:
+            self.require_state(length_tokens)
+            if self._row is not None:
+                self._row.require_room(length_tokens)
+        added = self.tables.grow(self._resources.layout.pages(length_tokens))
+        if self.states is not None:
+            before = self.states.saves.copy()
+            try:  # there may be no memory for the names of more pages
+                self.grow_states(length_tokens)
+            except BaseException:
+                self.states.restore(before)
+                self.tables.shrink(added)
+                raise
+            self.states_grown()
+        if length_tokens > length:
+            self._note(length_tokens, self.computed)
+        if self._row is not None:
+            self._row.plan()
+
+    def grow_states(self, length_tokens: int) -> None:
+        """Find pages for the states to be saved up to a length; whatever is raised, `StatePages.restore` undoes it."""
+        states = self.states
+        if states is None or states.running is None or states.is_lost:
+            return
+        length = max(self.length, length_tokens)
+        if self.committed < self.prompt_tokens:
+            computed = self.computed
+            due = [
+                at for at in self.save_at if self.committed < at <= length and at >= computed and at not in self.published.saved
+            ]
+            if due:
+                states.allocate_saves(due)
+        if self.save_output and length > self.prompt_tokens:
+            states.follow_output(length, self.committed, self.computed)
+
+    def states_grown(self) -> None:
+        """Pages for states were found: free those that none of them needs any more."""
+        states = self.states
+        if states is not None and states.running is not None and self.save_output:
+            states.free_superseded(self.length - self._resources.draft_tokens)
+
+    def advance(self, computed_tokens: int) -> None:
+        """See PrefixCache.advance."""
+        computed = max(self.computed, computed_tokens)
+        self._note(self.length, computed)
+        layout, locks = self._resources.layout, self.locks
+        if layout.windows:
+            self.tables.free_windows_before(min(layout.floor_to_page(computed), self.windows_kept_from))
+        is_past = locks.has_windows and computed > locks.windows_at
+        if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
+            locks.release_windows()
+        if self._row is not None:
+            self._row.plan()
+
+    @property
+    def windows_kept_from(self) -> int:
+        """The first length in `save_at` that still needs its windows."""
+        return NEVER if self.generation.has_ended else self.published.windows_kept_from
+
+    def cut(self, length_tokens: int) -> None:
+        """See PrefixCache.truncate."""
+        self.tables.cut(self._resources.layout.pages(length_tokens))
+        if self.states is not None:
+            self.states.cut(length_tokens)
+        computed = min(self.computed, length_tokens)
+        if length_tokens < self.length:
+            self._doubt_state(computed)
+        self._note(length_tokens, computed)
+        self.tokens.cut(length_tokens)
+        if self._row is not None:
+            self._row.plan()
+
+    # In a batch.
+
+    def join(self, batch: RowOwner, index: int) -> DecodeRow:
+        """Keep its numbers and its tables in a row of a batch from now on."""
+        row = self._row = DecodeRow(batch, self._resources.layout, self, index)
+        self._move_to(row.numbers)
+        for name, table in self.tables.items():
+            table.move_to(*row.table(name))
+        return row
+
+    def move_out(self) -> None:
+        """Keep them in its own memory again. Idempotent."""
+        self._move_to(None)
+        for table in self.tables.values():
+            table.move_to(np.empty(table.size, np.int64), None)
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether it keeps its numbers in a row of a batch."""
+        return self._row is not None
+
+    def left(self) -> None:
+        """It is in no batch any more."""
+        self._row = None
+
+    def _move_to(self, numbers: memoryview | None) -> None:
+        length, computed = self.length, self.computed
+        doubted_at = self._doubted_at
+        if numbers is None:
+            self._length, self._computed = length, computed
+        else:
+            numbers[LENGTH], numbers[COMPUTED] = length, computed
+        self._numbers = numbers
+        self._doubt_state(doubted_at)
+
+    def _note(self, length: int, computed: int) -> None:
+        """So many tokens have pages, and so many were run."""
+        numbers = self._numbers
+        if numbers is None:
+            self._length, self._computed = length, computed
+        else:
+            numbers[LENGTH], numbers[COMPUTED] = length, computed
+
+    def _doubt_state(self, computed: int) -> None:
+        """The length of the running state is unknown until more tokens than so many are reported."""
+        numbers = self._numbers
+        if numbers is None:
+            self._doubt = computed
+        else:
+            numbers[DOUBTED_AT] = computed
+
+    def keep_only_for(self, length_tokens: int) -> None:
+        """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
+        self.published.save_at = ()
+        if self.states is not None:
+            self.states.is_lost = False  # it is not computed from what was there: a longer one is brought
+            self._doubt_state(self.cached_tokens)
+        self.tables.keep_windows_for(length_tokens)
+
+    def publish(self, publication: Publication) -> None:
+        """See PrefixCache.commit."""
+        end = self._resources.layout.floor_to_page(publication.length)
+        if publication.piece is not None:
+            self.tokens.extend(publication.piece)
+        self._arrival = None
+        if self.generation.has_ended:
+            self._resources.counters.count_drop("commit of what was invalidated")
+        else:
+            passed = self.published.publish(publication, end)
+            if passed and self._misses is not None:
+                self._misses.unsaved(self._resources.ledger, self.boundary, passed)
+        if self._misses is not None:
+            self._misses.published(self._resources.ledger, self.committed)
+        self.advance(publication.length)
+
+    def end(self) -> None:
+        """Free its private pages and release its locks. Idempotent, wherever it was interrupted before."""
+        if self._misses is not None:
+            self._misses.ended(self._resources.ledger, self.boundary)
+        if self._arrival is not None:  # it published nothing, and may be tried again
+            self._resources.state.policy.withdrew(self._arrival)
+            self._arrival = None
+        self._abandon_load()
+        self.tables.free()
+        if self.states is not None:
+            self.states.free()
+        self.locks.release()
+        if not self.has_ended:
+            self.has_ended = True
+            self.published.leave()
+        row = self._row
+        if row is not None:
+            self.move_out()
+            row.leave()
+            self._row = None
+
+    def __repr__(self) -> str:
+        state = "released" if self.has_ended else f"{self.length} tokens, {self.committed} committed"
+        return f"Lease({state}, cached {self.cached_tokens} of {self.prompt_tokens})"
+
+
+class RowOwner(Protocol):
+    """What a row asks of its `DecodeBatch`."""
+
+    def numbers_of(self, index: int) -> memoryview:
+        """See DecodeBatch."""
+        ...
+
+    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], memoryview]:
+        """See DecodeBatch."""
+        ...
+
+    def require_room(self, lease: LeaseState, length_tokens: int) -> None:
+        """See DecodeBatch."""
+        ...
+
+    def plan(self, row: DecodeRow) -> None:
+        """See DecodeBatch."""
+        ...
+
+    def vacate(self, index: int) -> None:
+        """See DecodeBatch."""
+        ...
+
+
+class DecodeRow:
+    """One lease in a batch.
+
+    Attributes:
+        index: which row of the batch's arrays.
+    """
+
+    __slots__ = ("_batch", "_layout", "index", "lease")
+
+    def __init__(self, batch: RowOwner, layout: CacheLayout, lease: LeaseState, index: int) -> None:
+        self._batch = batch
+        self._layout = layout
+        self.lease = lease
+        self.index = index
+
+    @property
+    def numbers(self) -> memoryview:
+        """The lease's numbers, in the batch's memory."""
+        return self._batch.numbers_of(self.index)
+
+    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
+        """The same for one of its tables; see PageTable.move_to."""
+        return self._batch.table_of(self.index, component)
+
+    def require_room(self, length_tokens: int) -> None:
+        """Raise LeaseError if the row is too short for so many tokens."""
+        self._batch.require_room(self.lease, length_tokens)
+
+    def plan(self) -> None:
+        """Something has changed the lease: work out at which lengths it has something of its own to do."""
+        self._batch.plan(self)
+
+    def saves(self) -> dict[int, int]:
+        """A copy of the pages for saved states, for `restore_states`."""
+        return {} if self.lease.states is None else dict(self.lease.states.saves)
+
+    def restore_states(self, saves: Mapping[int, int]) -> None:
+        """Have the pages for saved states that there were."""
+        if self.lease.states is not None:
+            self.lease.states.restore(saves)
+
+    def leave(self) -> None:
+        """The lease was released."""
+        self._batch.vacate(self.index)
+
+    @property
+    def grows_at(self) -> int:
+        """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
+        states, lease = self.lease.states, self.lease
+        if states is None:
+            return NEVER
+        if states.running is None:
+            return 0
+        if states.is_lost:
+            return NEVER
+        at, length = NEVER, lease.length
+        if length < lease.prompt_tokens:
+            at = min((at for at in lease.save_at if at > length and at not in lease.published.saved), default=NEVER)
+        return min(at, states.grow_at(length, lease.committed, lease.computed)) if lease.save_output else at
+
+    @property
+    def advances_at(self) -> int:
+        """The first computed length for which `advance` has more to do than to free windows, or is refused."""
+        if self.lease.states is not None and self.lease.states.running is None:
+            return 0
+        locks, layout, tables = self.lease.locks, self._layout, self.lease.tables
+        if not locks.has_windows:
+            return NEVER
+        at = locks.windows_at + 1
+        for name, window in layout.windows:
+            if tables[name].first_held < locks.windows_at // layout.page_size:
+                at = max(at, layout.pages(locks.windows_at + window) * layout.page_size)
+                if at > self.lease.windows_kept_from:
+                    return NEVER
+        return at
+
+    @property
+    def cuts_at(self) -> int:
+        """Below this length `truncate` has more to do than to free pages of tokens."""
+        known = self.lease.tokens.length
+        return known if self.lease.states is None else max(known, 0, *self.lease.states.saves)
