@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
+from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.counters.latency import BOUNDS_S as LATENCY_BOUNDS_S
+from unified_tree.controllers.counters.totals import totals_of
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.misses.miss_cause import MissCause
@@ -32,37 +34,6 @@ if TYPE_CHECKING:
 
 PREFIX = "unified_tree_"
 
-TOTALS = {
-    "requests": "leases handed out",
-    "prompt_tokens": "prompt tokens of those leases",
-    "device_hit_tokens": "prompt tokens found on device",
-    "host_hit_tokens": "prompt tokens loaded back from host",
-    "storage_hit_tokens": "prompt tokens loaded back that had been prefetched for the request",
-    "rebuilt_tokens": "cached tokens run again to rebuild windows",
-    "evictions": "values evicted from device",
-    "tombstones": "evicted values whose node stayed",
-    "deleted_nodes": "nodes that left the tree, and leaves that lost their end",
-    "lost": "evicted values that boundaries needed and that had no copy",
-    "duplicate_pages": "pages freed at commit because the tree had their tokens",
-    "refused": "calls that ran out of pages",
-    "loads": "load backs begun",
-}
-"""Fields of CacheStats that only grow, and what they count."""
-STORAGE_TOTALS = {
-    "prefetches": "prefetches begun",
-    "joined": "prefetches that waited for another's pages",
-    "prefetched_tokens": "tokens by which prefixes on host grew",
-    "prefetched_pages": "pages read into host memory",
-    "prefetched_bytes": "bytes read into host memory",
-    "persisted_boundaries": "boundaries written whole",
-    "persisted_pages": "pages written",
-    "persisted_bytes": "bytes written",
-    "unread_pages": "path pages written that were not read while known",
-    "skipped_reads": "times that a page was not asked for, because the store listed it lately and did not give it",
-    "freed_bytes": "bytes of other pools or tables that the store gave up to keep its bound",
-    "errors": "calls of the store that failed as a whole",
-}
-"""Fields of StorageTierStats that only grow, and what they count."""
 AGES = {
     "reuse_gap": ("reuse_gap_seconds", "how long what a match used had not been used"),
     "idle": ("idle_before_eviction_seconds", "how long a victim had not been used"),
@@ -113,12 +84,11 @@ class CacheCollector:
     def collect(self) -> Iterator[Metric]:
         """One scrape. Cost: O(components)."""
         stats = self._stats()
+        # a counter must not fall, as `hit_tokens` does when a load fails
+        grown = {"hit_tokens": stats.device_hit_tokens + stats.host_hit_tokens}
         for field, what in TOTALS.items():
-            yield self._counter(field, what, {(): getattr(stats, field)})
-        hits = (
-            stats.device_hit_tokens + stats.host_hit_tokens
-        )  # a counter must not fall, as `hit_tokens` does when a load fails
-        yield self._counter("hit_tokens", "prompt tokens not computed again, those loaded back included", {(): hits})
+            yield self._counter(field, what, {(): grown.get(field, getattr(stats, field))})
+        yield self._counter("device_hit_tokens", "prompt tokens found on device", {(): stats.device_hit_tokens})
         if stats.miss_memory is not None:
             yield from self._misses(stats, stats.miss_memory)
         yield self._counter("load_wait_seconds", "time spent waiting at the gates of loads", {(): stats.load_wait_s})
@@ -180,7 +150,7 @@ class CacheCollector:
 
     def storage(self, figures: StorageTierStats) -> Iterator[Metric]:
         """The part of a scrape that is about a store."""
-        for field, what in STORAGE_TOTALS.items():
+        for field, what in totals_of(type(figures)).items():
             yield self._counter(f"storage_{field}", what, {(): getattr(figures, field)})
         yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})
         yield self._gauge("storage_prefetches_ended", "prefetches that nobody asked for yet", {(): figures.prefetches_ended})

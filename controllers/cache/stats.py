@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
-from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.counters.latency import LatencyStats
+from unified_tree.controllers.counters.totals import CacheTotals, totals_of
 from unified_tree.controllers.counters.transfer_counters import TransferCounters
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pages.tier_pages import total_pages
@@ -163,15 +163,12 @@ class MissMemoryStats:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStats:
-    """Totals since the cache was made.
+@dataclass(slots=True, kw_only=True)
+class CacheStats(CacheTotals):
+    """A snapshot of a cache: the totals of `CacheTotals` since it was made, and its state.
 
     Attributes:
-        requests: leases acquired; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again, less those
-            whose load failed. `device_hit_tokens` of these found on device; `host_hit_tokens` loaded back from host by loads
-            that have ended, `storage_hit_tokens` of those prefetched for the request. `rebuilt_tokens` cached but run again to
-            rebuild windows.
+        device_hit_tokens: of the `hit_tokens` those found on device.
         misses: the other prompt tokens, by the label of their `MissCause`: all causes, and they sum to `prompt_tokens` less
             `hit_tokens`. Empty if the tree remembers no evictions.
         evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
@@ -180,11 +177,7 @@ class CacheStats:
             most, would have kept them. `evicted_beneficiaries`: those of them that went to make room for another namespace, by
             that namespace; of the first 256 such namespaces.
         miss_memory: of what was evicted; None if the tree remembers no evictions.
-        evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
-            tree, and leaves that lost their end; `lost` victims that boundaries needed and that had no copy.
-        duplicate_pages: pages freed at commit because the tree had their tokens already.
-        refused: calls that raised OutOfPagesError.
-        loads: load backs started; `load_wait_s` how long callers waited for layers.
+        load_wait_s: how long callers waited for layers of loads.
         backed_up, loaded: completed copies.
         drops: operations that were dropped or failed, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
@@ -196,28 +189,15 @@ class CacheStats:
         sizes: what pools of other sizes would hit; None without `LiveSizes.watch`. No part of equality: it is of a sample.
     """
 
-    requests: int
-    prompt_tokens: int
-    hit_tokens: int
     device_hit_tokens: int
-    host_hit_tokens: int
-    storage_hit_tokens: int
-    rebuilt_tokens: int
     misses: Mapping[str, int]
     evicted_misses: Mapping[tuple[str, str], int]
     miss_details: Mapping[tuple[str, str], int]
     evicted_short_by: Mapping[tuple[str, str], Sequence[int]]
     evicted_beneficiaries: Mapping[str, int]
     miss_memory: MissMemoryStats | None
-    evictions: int
-    tombstones: int
-    deleted_nodes: int
-    lost: int
-    duplicate_pages: int
-    refused: int
     nodes: int
     leases: int
-    loads: int
     load_wait_s: float
     backed_up: TransferStats
     loaded: TransferStats
@@ -297,6 +277,5 @@ class CacheStats:
         )
 
 
-UNSHOWN = ("load_wait_ns", "load_hit_tokens")
-TOTALS = tuple(counter.name for counter in fields(CacheCounters) if counter.type == "int" and counter.name not in UNSHOWN)
-"""Counters that CacheStats shows as they are."""
+TOTALS = totals_of(CacheTotals)
+"""The counters that CacheStats shows as they are, and what they count."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED, Observers
+from unified_tree.controllers.counters.totals import CacheTotals
 from unified_tree.controllers.counters.transfer_counters import TransferCounters
 from unified_tree.inputs.printable import printable, traceback_of
 from unified_tree.nodes.effect import EffectKind
@@ -22,8 +23,8 @@ MAX_REASONS = 64
 OTHER_REASONS = "(others)"
 
 
-@dataclass(slots=True)
-class CacheCounters:
+@dataclass(slots=True, kw_only=True)
+class CacheCounters(CacheTotals):
     """The counters of a cache; see CacheStats.
 
     Attributes:
@@ -31,20 +32,7 @@ class CacheCounters:
         observers: are told of all that is counted, and of what a cache does besides.
     """
 
-    requests: int = 0
-    prompt_tokens: int = 0
-    hit_tokens: int = 0
     load_hit_tokens: int = 0
-    host_hit_tokens: int = 0
-    storage_hit_tokens: int = 0
-    rebuilt_tokens: int = 0
-    evictions: int = 0
-    tombstones: int = 0
-    deleted_nodes: int = 0
-    lost: int = 0
-    duplicate_pages: int = 0
-    refused: int = 0
-    loads: int = 0
     load_wait_ns: int = 0
     transfers: dict[EffectKind, TransferCounters] = field(init=False)
     drops: dict[str, int] = field(default_factory=dict)

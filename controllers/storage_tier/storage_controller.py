@@ -20,7 +20,7 @@ from unified_tree.controllers.storage.stored_pool import check_can_hold, check_o
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
-from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierCounters, StorageTierStats
+from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats, StorageTierTotals
 from unified_tree.controllers.storage_tier.store_jobs import LocalStoreJobs
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
@@ -85,7 +85,7 @@ class StorageController(BackupListener):
         self.jobs = jobs or LocalStoreJobs(self.store, self.composition, self.stored_digests, tier)
         self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._weights = weights
-        self.totals = StorageTierCounters()
+        self.totals = StorageTierTotals()
         self._warned: set[tuple[str, str]] = set()
         self._outages = 0
         self.prefetcher = Prefetcher(self)

@@ -1,4 +1,4 @@
-"""The counters of the storage tier, and a snapshot of them."""
+"""The statistics of the storage tier."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.counters.totals import total
+
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.latency import LatencyStats
     from unified_tree.controllers.storage.storage_stats import StoredPoolStats
 
 
 @dataclass(slots=True, kw_only=True)
-class StorageTierCounters:
-    """The accumulating part of StorageTierStats."""
+class StorageTierTotals:
+    """The totals that a storage tier counts, and that `StorageTierStats` and its metrics show as they are."""
 
-    prefetches: int = 0
-    joined: int = 0
-    prefetched_tokens: int = 0
-    prefetched_pages: int = 0
-    prefetched_bytes: int = 0
-    persisted_boundaries: int = 0
-    persisted_pages: int = 0
-    persisted_bytes: int = 0
+    prefetches: int = total("prefetches started")
+    joined: int = total("prefetches that waited for another's pages")
+    prefetched_tokens: int = total("tokens by which prefixes on host grew")
+    prefetched_pages: int = total("pages read into host memory")
+    prefetched_bytes: int = total("bytes read into host memory")
+    persisted_boundaries: int = total("boundaries written whole")
+    persisted_pages: int = total("pages written")
+    persisted_bytes: int = total("bytes written")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageTierStats:
-    """A snapshot; totals count from the attachment of the tier.
+@dataclass(slots=True, kw_only=True)
+class StorageTierStats(StorageTierTotals):
+    """A snapshot: the totals of `StorageTierTotals` since the tier was attached, those of its engine, and its state.
 
     Attributes:
-        prefetches: started; `joined`: those that followed another instead. Of both, `prefetches_open` have not ended;
-            `prefetches_ended` have ended and are kept for their requests.
-        prefetched_tokens: tokens by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
-        persisted_boundaries: written whole; `boundaries_waiting` to be written; `boundaries_to_retry` that a fault of the store
-            kept from it, and that are tried again.
-        persisted_pages, persisted_bytes: over all components.
+        prefetches_open: prefetches that have not ended; `prefetches_ended`: that have ended and are kept for their requests.
+        boundaries_waiting: boundaries to be written; `boundaries_to_retry`: that a fault of the store kept from it, and that
+            are tried again.
         known_pages: path pages remembered as stored; `unread_pages`: those that were written, and not read until they were
             forgotten or found to be gone.
         pools: the engine's statistics, by pool.
@@ -50,27 +49,19 @@ class StorageTierStats:
         is_degraded: whether the engine reports that it cannot be used at present.
     """
 
-    prefetches: int
     prefetches_open: int
     prefetches_ended: int
-    joined: int
-    prefetched_tokens: int
-    prefetched_pages: int
-    prefetched_bytes: int
-    persisted_boundaries: int
     boundaries_waiting: int
-    persisted_pages: int
-    persisted_bytes: int
     known_pages: int
-    unread_pages: int
+    unread_pages: int = total("path pages written that were not read while known")
     pools: Mapping[str, StoredPoolStats]
     latencies: Mapping[tuple[str, str], LatencyStats]
     quarantined: Mapping[str, int]
     faults: Mapping[str, int]
     failed_pages: int
-    skipped_reads: int
-    freed_bytes: int
+    skipped_reads: int = total("times that a page was not asked for, because the store listed it lately and did not give it")
+    freed_bytes: int = total("bytes of other pools or tables that the store gave up to keep its bound")
     boundaries_to_retry: int
-    errors: int
+    errors: int = total("calls of the store that failed as a whole")
     last_error: str | None
     is_degraded: bool
