@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.testing.transfer_rig import TransferRig
 
 PAUSE_S = 0.001
+STILL_PAUSES = 30
+MOST_PAUSES = 200
 
 
 class HeldCopies:
@@ -59,7 +62,7 @@ class HeldCopies:
 
     def _let_pass(self, returned: threading.Event, most: int) -> None:
         count = 0
-        while count < most and not returned.wait(PAUSE_S):
+        while count < most and self._waits(returned):
             count += 1
             with self._changed:
                 self._allowed += 1
@@ -68,3 +71,19 @@ class HeldCopies:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+    def _waits(self, returned: threading.Event) -> bool:
+        """Whether the calling thread has not returned once it stands still, and so has cancelled all that it can without a copy.
+
+        A machine that is busy stops this thread as often as that one, so pauses are counted and no time is measured.
+        """
+        still, last = 0, (0, 0)
+        for _ in range(MOST_PAUSES):
+            if returned.wait(PAUSE_S):
+                return False
+            frame = sys._current_frames().get(self._caller)
+            at = (0, 0) if frame is None else (id(frame), frame.f_lasti)
+            still, last = still + 1 if at == last else 0, at
+            if still == STILL_PAUSES:
+                break
+        return True
