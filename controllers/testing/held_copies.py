@@ -73,7 +73,7 @@ class HeldCopies:
             self._changed.notify_all()
 
     def _waits(self, returned: threading.Event) -> bool:
-        """Whether the calling thread has not returned once it stands still, and so has cancelled all that it can without a copy.
+        """Whether the calling thread has not returned once it stands still: it has cancelled all that it can without a copy.
 
         A machine that is busy stops this thread as often as that one, so pauses are counted and no time is measured.
         """
