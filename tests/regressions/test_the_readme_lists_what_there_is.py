@@ -57,7 +57,6 @@ def test_every_cause_of_a_miss_is_in_each_table_of_them() -> None:
     for name, shown in (
         ("docs/operating.md", [cause.label for cause in MissCause]),
         ("docs/sglang.md", [cause.label for cause in MissCause]),
-        ("docs/debugging.md", [cause.name for cause in MissCause]),
     ):
         rows = [line for line in page(name).splitlines() if line.startswith("| `")]
         named = {word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])}
