@@ -25,6 +25,7 @@ COMPILED = (
     "terms/tier",
     "declare/component_layout",
     "declare/keys",
+    "declare/suffix",
     "eviction/*",
     "inputs/arguments",
     "inserts/*",

@@ -11,7 +11,7 @@ from unified_tree.build import is_compiled, say_build
 from unified_tree.checks.invariants import Violation
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component
-from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
+from unified_tree.declare.coverage import Chunked, Coverage, Path, Point, Trailing
 from unified_tree.declare.keys import Key
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.declare.settings import TreeSettings
@@ -58,6 +58,7 @@ __all__ = [
     "AdmissionPolicy",
     "BlockBudget",
     "Boundary",
+    "Chunked",
     "Component",
     "ConfigurationError",
     "Copy",

@@ -150,8 +150,8 @@ class UnifiedTree:
             matching.touch(self._state, node, length)
 
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
-        """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
-        window's for `Trailing` (as far as the tree has them without a gap), the one state for `Point`.
+        """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the
+        last ones for a window (as far as the tree has them without a gap), the one state for `Point`.
 
         Returns a read-only int64 array, in the key's order. Raises StaleBoundaryError if the boundary is gone.
         Cost: O(nodes on the path) or of the window, and one copy of the ids.

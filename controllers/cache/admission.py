@@ -189,7 +189,7 @@ class Admission:
                 needs[name] = count - held
         first = compute_from // layout.page_size
         for name, window in layout.windows:
-            held = max(first, max(0, reserve_tokens - window) // layout.page_size) if fills else first
+            held = max(first, window.start(reserve_tokens) // layout.page_size) if fills else first
             if count > held:
                 needs[name] = count - held
         return needs

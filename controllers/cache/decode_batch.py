@@ -231,7 +231,7 @@ class DecodeBatch:
         if self._layout.windows:
             kept_from = np.minimum(self._computed // size * size, self._plans[KEPT_FROM])
             for name, window in self._layout.windows:
-                self._tables[name].free_fronts(np.maximum(kept_from - window, 0) // size, name, self._device)
+                self._tables[name].free_fronts(window.starts(kept_from) // size, name, self._device)
         for row in due:
             row.lease.advance(int(computed[row.index]))
 

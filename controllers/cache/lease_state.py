@@ -560,7 +560,7 @@ class DecodeRow:
         at = locks.windows_at + 1
         for name, window in layout.windows:
             if tables[name].first_held < locks.windows_at // layout.page_size:
-                at = max(at, layout.pages(locks.windows_at + window) * layout.page_size)
+                at = max(at, layout.pages(window.until(locks.windows_at)) * layout.page_size)
                 if at > self.lease.windows_kept_from:
                     return NEVER
         return at

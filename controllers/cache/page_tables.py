@@ -90,7 +90,7 @@ class PageTables:
                 self.write_from[name] = boundary.length
             elif rebuilds:
                 table.start(first_run, first_run)
-                self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
+                self.write_from[name] = layout.floor_to_page(window.start(boundary.length))
             else:
                 if loading:
                     ids = pages(boundary, name)
@@ -212,12 +212,12 @@ class PageTables:
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
         for name, window in self._layout.windows:
-            self._free_before(name, self._tables[name], max(0, length_tokens - window) // self._layout.page_size)
+            self._free_before(name, self._tables[name], window.start(length_tokens) // self._layout.page_size)
 
     def keep_windows_for(self, length_tokens: int) -> None:
         """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
         for name, window in self._layout.windows:
-            first = max(0, length_tokens - window) // self._layout.page_size
+            first = window.start(length_tokens) // self._layout.page_size
             table = self._tables[name]
             ids = table.private_before(first)
             try:
@@ -244,7 +244,7 @@ class PageTables:
         if not self._rebuilt_to:
             return ()
         size, windows = self._layout.page_size, dict(self._layout.windows)
-        rebuilt = {name for name, window in windows.items() if (length_tokens - window) // size * size < self._rebuilt_to}
+        rebuilt = {name for name, window in windows.items() if window.start(length_tokens) // size * size < self._rebuilt_to}
         return tuple([c.name for c in self._layout.sharers if not c.required and c.shares in rebuilt])
 
     def to_insert(
@@ -289,7 +289,7 @@ class PageTables:
                 if table.private_from < self.write_from[name] // size:  # those before hold nothing exact
                     self._free_before(name, table, min(self.write_from[name] // size, last))
                 self._put_given(name, result, last).publish(last)
-                self._free_before(name, table, max(0, length_tokens - window) // size)
+                self._free_before(name, table, window.start(length_tokens) // size)
 
     def leave_out(self, without: Sequence[str], length_tokens: int) -> None:
         """Give up the window pages up to a length that were not computed, so that no later insert takes them."""

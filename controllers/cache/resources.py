@@ -26,7 +26,7 @@ class CacheLayout:
     Attributes:
         page_size, components, save_grid_tokens: of the components.
         paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
-        windows: names and `window_tokens` of the `Trailing` components with pages of their own; `optional_windows` the names of
+        windows: names and `Suffix` of the windows with pages of their own; `optional_windows` the names of
             those that may be missing.
         point: name of the `Point` component with pages of its own; None without one.
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.

@@ -89,6 +89,11 @@ def check_windows(pools: Sequence[LinkedPool], chunk_tokens: int) -> None:
     What a chunk keeps of a window must be the same wherever the prefix ends, for others find it under the same tokens.
     """
     for pool in pools:
+        suffix = pool.coverage.suffix
+        if suffix is not None and suffix.grid_tokens > 1:
+            raise ConfigurationError(
+                f"{pool.name}: it keeps {pool.coverage.describe()}, and linkers keep windows of one length"
+            )
         window = pool.coverage.window_tokens or 0
         if window > chunk_tokens and window % chunk_tokens:
             raise ConfigurationError(
@@ -108,8 +113,10 @@ def _kind(coverage: Coverage) -> tuple[Coverage, ...]:
 
 
 def _whole_pages(coverage: Coverage, page_size: int) -> Coverage:
-    window = coverage.window_tokens
-    return coverage if window is None else Trailing(-(-window // page_size) * page_size)
+    suffix = coverage.suffix
+    if suffix is None or suffix.grid_tokens > 1:
+        return coverage
+    return Trailing(-(-suffix.back_tokens // page_size) * page_size)
 
 
 def _linked(component: Component, pool: DevicePool, header: FormatHeader) -> LinkedPool:

@@ -35,14 +35,22 @@ class PoolNeed:
     Attributes:
         policy: all pages or the trailing ones.
         window_tokens: how many tokens before the length the trailing pages must hold; 1 for a state saved at the length.
+        grid_tokens: the trailing pages begin at a multiple of so many tokens, at or before that.
     """
 
     policy: HitPolicy
     window_tokens: int = 1
+    grid_tokens: int = 1
 
     def __post_init__(self) -> None:
-        if type(self.window_tokens) is not int or self.window_tokens <= 0:
+        if type(self.grid_tokens) is not int or self.grid_tokens <= 0:
+            raise ConfigurationError(f"grid_tokens must be a positive integer, not {self.grid_tokens!r}")
+        if type(self.window_tokens) is not int or self.window_tokens < int(self.grid_tokens == 1):
             raise ConfigurationError(f"window_tokens must be a positive integer, not {self.window_tokens!r}")
+
+    def first_page(self, length_tokens: int, page_size: int) -> int:
+        """The first page that a length, the end of a page, needs."""
+        return int(self.first_pages(length_tokens // page_size, page_size)[-1])
 
     def first_pages(self, page_count: int, page_size: int) -> NDArray[np.int64]:
         """For each length of 0 … page_count pages the first page it needs. Shape [page_count + 1].
@@ -53,15 +61,21 @@ class PoolNeed:
         lengths = np.arange(page_count + 1, dtype=np.int64)
         if self.policy is HitPolicy.ALL_PAGES:
             return np.zeros_like(lengths)
-        return np.maximum(0, lengths * page_size - self.window_tokens) // page_size
+        first: NDArray[np.int64] = lengths * page_size - self.window_tokens
+        first -= first % self.grid_tokens
+        first_pages: NDArray[np.int64] = np.maximum(0, first) // page_size
+        return first_pages
 
 
 def need_of(component: Component) -> PoolNeed:
     """The need of a component: ALL_PAGES for a path, the window of a trailing one, one page for a state."""
-    tokens = component.coverage.trailing_tokens
-    if tokens is None:
+    coverage = component.coverage
+    if coverage.is_path:
         return PoolNeed(policy=HitPolicy.ALL_PAGES)
-    return PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=tokens)
+    suffix = coverage.suffix
+    if suffix is None:
+        return PoolNeed(policy=HitPolicy.TRAILING_PAGES)
+    return PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=suffix.back_tokens, grid_tokens=suffix.grid_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

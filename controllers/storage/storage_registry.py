@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -16,34 +15,28 @@ from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_h
 from unified_tree.terms.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "unified_tree.storage"
-"""An installed package offers `name = "module:factory"` here."""
-
-ON_DEMAND = {
-    "hf3fs": "unified_tree.controllers.storage.hf3fs:open_hf3fs",
-    "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
-    "redis": "unified_tree.controllers.storage.redis:open_redis",
-    "simm": "unified_tree.controllers.storage.simm:open_simm",
-}
-"""Built-in engines whose modules are imported when they are opened first."""
+"""An installed package offers `name = "module:factory"` here, as this library does for its own engines with servers."""
+OWN = "unified_tree."
 
 Factory = Callable[..., StorageEngine]
 """Called with the pools, a sequence of StoredPool, and the engine's own options by keyword."""
 
 
 class StorageRegistry:
-    """The engines that can be opened by name: null, memory, file, those with servers of their own, and those of entry points.
+    """The engines that can be opened by name: null, memory, file, and those of entry points, this library's own included.
 
     A package's name never replaces a built-in one; a name that the program registers replaces both.
     """
 
     def __init__(self) -> None:
         self._factories: dict[str, Factory] = {"null": NullStorage, "memory": MemoryStorage, "file": FileStorage}
-        self._installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+        points = entry_points(group=ENTRY_POINT_GROUP)
+        self._installed = {point.name: point for point in sorted(points, key=lambda point: point.value.startswith(OWN))}
 
     @property
     def names(self) -> list[str]:
         """Every name, sorted."""
-        return sorted({*self._factories, *ON_DEMAND, *self._installed})
+        return sorted({*self._factories, *self._installed})
 
     def register(self, name: str, factory: Factory) -> None:
         """Register an engine. Raises ConfigurationError for an empty name, or a factory that cannot be called."""
@@ -79,10 +72,6 @@ class StorageRegistry:
     def _factory(self, name: str) -> Factory:
         if name in self._factories:
             return self._factories[name]
-        if name in ON_DEMAND:
-            module, _, attribute = ON_DEMAND[name].partition(":")
-            factory: Factory = getattr(import_module(module), attribute)
-            return factory
         if name not in self._installed:
             raise ConfigurationError(f"no storage engine is called {name!r}; known are {', '.join(self.names)}")
         try:

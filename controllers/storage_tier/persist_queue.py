@@ -50,7 +50,7 @@ class PersistQueue:
         composition, index_of = controller.composition, self._state.layout.index_of
         self._paths = [(access.name, index_of(access.name)) for access in composition.paths]
         self._required = [(name, i) for name, i in self._paths if i in self._state.layout.required_paths]
-        self._windows = [(access.name, index_of(access.name), access.need.window_tokens) for access in composition.trailing]
+        self._windows = [(access.name, index_of(access.name), access.need) for access in composition.trailing]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
         self._failed: OrderedDict[Boundary, None] = OrderedDict()
@@ -144,8 +144,8 @@ class PersistQueue:
         found: dict[str, bytes] = {}
         for name, i in self._paths:
             self._collect(found, node, length, name, i, first_page * page_size)
-        for name, i, window_tokens in self._windows:
-            self._collect(found, node, length, name, i, max(0, length - window_tokens) // page_size * page_size)
+        for name, i, need in self._windows:
+            self._collect(found, node, length, name, i, need.first_page(length, page_size) * page_size)
         return found
 
     def _collect(self, found: dict[str, bytes], node: Node, length: int, name: str, i: int, begin: int) -> None:

@@ -95,7 +95,7 @@ class PoolAccess:
         """How many of the last pages a length needs."""
         if self.is_path:
             return length_pages
-        return length_pages - max(0, length_pages * page_size - self.need.window_tokens) // page_size
+        return length_pages - self.need.first_page(length_pages * page_size, page_size)
 
 
 class StoredComposition:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree import Component, InsertResult, Key, Match, Path, Point, Tier, Trailing, UnifiedTree
+from unified_tree import Chunked, Component, InsertResult, Key, Match, Path, Point, Tier, Trailing, UnifiedTree
 
 
 def key(text: str, namespace: str = "", *, bigram: bool = False) -> Key:
@@ -63,8 +63,8 @@ class LetterTree:
             match component.coverage:
                 case Path():
                     pages[component.name] = self.fresh(component.name, end - known // size)
-                case Trailing(window_tokens=tokens):
-                    needed = -(-min(tokens, end * size) // size)
+                case Trailing() | Chunked():
+                    needed = component.coverage.pages_needed(end * size, size)
                     pages[component.name] = self.fresh(component.name, needed if window is None else window)
                 case Point():
                     given_states[component.name] = {at: int(self.fresh(component.name, 1)[0]) for at in states}

@@ -28,6 +28,7 @@ from tree_shapes import SHAPES, SIZES
 from unified_tree import (
     POLICIES,
     Boundary,
+    Chunked,
     Component,
     Effect,
     EffectError,
@@ -181,7 +182,7 @@ class TreeMachine(RuleBasedStateMachine):
             match component.coverage:
                 case Path():
                     needs[component.name] = whole - begin
-                case Trailing(window_tokens=window):
+                case Trailing(window_tokens=window) | Chunked(chunk_tokens=window):
                     needs[component.name] = min(whole, rng.choice([-(-window // self.page_size)] * 3 + [0, 1, 2, 3, 4]))
                 case Point():
                     needs[component.name] = len(lengths)
@@ -468,8 +469,9 @@ class TreeMachine(RuleBasedStateMachine):
             match component.coverage:
                 case Path():
                     needs[component.name] = whole - begin if component.required else rng.choice([0, whole - begin])
-                case Trailing(window_tokens=window):
-                    needs[component.name] = min(whole, rng.choice([-(-window // self.page_size)] * 3 + [0, 1]))
+                case Trailing() | Chunked():
+                    needed = component.coverage.pages_needed(whole * self.page_size, self.page_size)
+                    needs[component.name] = rng.choice([needed] * 3 + [0, min(1, needed)])
                 case Point():
                     needs[component.name] = rng.choice([0, 1, 1])
         receipt = self.tree.lock(reach, HOST, [c.name for c in self.kinds if isinstance(c.coverage, Path)])

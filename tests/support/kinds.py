@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unified_tree import Component, Path, Point, Trailing
+from unified_tree import Chunked, Component, Path, Point, Trailing
 
 FULL = Component(name="full", coverage=Path())
 MAMBA = Component(name="mamba", coverage=Point())
@@ -17,12 +17,22 @@ def swa(window_tokens: int, *, rebuild_tokens: int | None = None, required: bool
     return Component(name=name, coverage=Trailing(window_tokens), rebuild_tokens=rebuild_tokens, required=required)
 
 
+def chunks(chunk_tokens: int, *, required: bool = True, name: str = "chunk") -> Component:
+    """Layers whose attention sees its own chunk only."""
+    return Component(name=name, coverage=Chunked(chunk_tokens), required=required)
+
+
 SETS: dict[str, list[Component]] = {
     "full": [FULL],
     "narrow window": [FULL, swa(3)],
     "rebuilt window": [FULL, swa(5, rebuild_tokens=5)],
     "deep rebuild": [FULL, swa(5, rebuild_tokens=9)],
     "two windows": [FULL, swa(3), swa(6, name="wide")],
+    "chunks": [FULL, chunks(6)],
+    "chunks beside a window": [FULL, chunks(4), swa(3)],
+    "chunks in chunks": [FULL, chunks(8), Component(name="half", coverage=Chunked(4), shares="chunk"), chunks(5, name="odd")],
+    "chunks and mamba": [FULL, chunks(5), MAMBA],
+    "optional chunks": [FULL, chunks(4, required=False)],
     "mamba": [FULL, MAMBA],
     "gridded mamba": [FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)],
     "window and mamba": [FULL, swa(5), MAMBA],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from page_memory import Content, PageMemory
 from page_truth import wrong_pages
 
-from unified_tree import Component, Key, LeaseError, Path, Point, Tier, Trailing
+from unified_tree import Chunked, Component, Key, LeaseError, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.nodes.effect import EffectKind
@@ -130,6 +130,8 @@ class Runner:
                 return
             case Path():
                 first = 0
+            case Chunked(chunk_tokens=chunk):
+                first = lease.cached_tokens // chunk * chunk // size
             case Trailing(window_tokens=window):
                 first = max(0, lease.cached_tokens - window) // size
                 if lease.rebuilt_tokens:
@@ -210,6 +212,8 @@ class Runner:
                     continue
                 case Path():
                     first = 0
+                case Chunked(chunk_tokens=chunk):
+                    first = end // chunk * chunk
                 case Trailing(window_tokens=window):
                     first = max(0, end - window)
                     if lease.rebuilt_tokens and first < lease.write_from[component.name]:
@@ -358,7 +362,7 @@ class Runner:
         """Whether no window has moved past what follows `length` tokens."""
         size = self.cache.page_size
         whole = length // size * size
-        return all(lease.tables[name].first_held * size <= max(0, whole - window) for name, window in self.cache.layout.windows)
+        return all(lease.tables[name].first_held * size <= window.start(whole) for name, window in self.cache.layout.windows)
 
     def reject(self, request: Request, length: int) -> None:
         """Take back draft tokens. Raises TransferError, with nothing changed, as `commit` does."""

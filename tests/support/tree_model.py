@@ -17,7 +17,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree import Component, Effect, EffectKind, EvictResult, InsertResult, Key, Match, Path, Point, Tier, Trailing
+from unified_tree import (
+    Chunked,
+    Component,
+    Effect,
+    EffectKind,
+    EvictResult,
+    InsertResult,
+    Key,
+    Match,
+    Path,
+    Point,
+    Tier,
+    Trailing,
+)
 
 DEVICE, HOST = Tier.DEVICE, Tier.HOST
 Place = tuple[str, bool, tuple[int, ...]]
@@ -90,7 +103,7 @@ class TreeModel:
         self.flights: list[Flight] = []
         self.generations = 0
         self.pins: list[set[Pin]] = []
-        windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing)]
+        windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing | Chunked)]
         points = [c for c in components if c.required and isinstance(c.coverage, Point)]
         costs = [c.rebuild_tokens for c in windows]
         self.rebuild_tokens = sum(c or 0 for c in costs) if costs and not points and None not in costs else None
@@ -185,7 +198,7 @@ class TreeModel:
         self, text: Text, end: int, given: dict[str, dict[Place, int]], without: Sequence[str], result: InsertResult
     ) -> None:
         """Windows that the tree did not take, for the reason there can be, are the caller's, who has no use for them."""
-        windows = [c.name for c in self.owners if isinstance(c.coverage, Trailing) and given[c.name]]
+        windows = [c.name for c in self.owners if isinstance(c.coverage, Trailing | Chunked) and given[c.name]]
         if not windows or end == 0 or set(windows) <= set(result.canonical):
             return
         assert not set(windows) & set(result.canonical), "some windows were taken and some were not"
@@ -226,10 +239,8 @@ class TreeModel:
         news = {place: page for place, page in given.items() if page not in duplicates and held.get(place) != page}
         for place, page in given.items():
             wanted = place not in held
-            if isinstance(coverage, Trailing):
-                wanted &= (
-                    len(place[2]) - text.bigram > end - -(-min(coverage.window_tokens, end) // self.page_size) * self.page_size
-                )
+            if isinstance(coverage, Trailing | Chunked):
+                wanted &= len(place[2]) - text.bigram in self.window_ends(self.by_name[name], end)
             if isinstance(coverage, Path) and not self.by_name[name].required:
                 wanted &= page in news.values()  # where nodes end decides whether a path with a gap can go on
             assert (page in duplicates) == (not wanted and held.get(place) != page), f"{name}: page {page} at {place}"
@@ -377,6 +388,8 @@ class TreeModel:
                 first = 0
             case Trailing(window_tokens=window):
                 first = max(0, length - window) // self.page_size * self.page_size
+            case Chunked(chunk_tokens=chunk):
+                first = length // chunk * chunk // self.page_size * self.page_size
             case Point():
                 first = length - self.page_size
         return range(first + self.page_size, length + 1, self.page_size)

@@ -31,7 +31,7 @@ class Component:
         flops_per_token: FLOPs to compute one token in the layers this component serves, attention scores excluded.
         shares: the component whose *device* pages hold this component's values (an indexer or a draft in the slots of
             `full`, a carry-over state in those of `swa`). On host every component has pages of its own.
-        rebuild_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
+        rebuild_tokens: for a window: how many tokens must run again to rebuild the window exactly, which is
             its windows summed over its layers, and so at least one window; None where rebuild is not known to be exact.
         format: what a page holds; None where only its size is known. Stores and linkers keep no page of unstated format.
     """
@@ -51,7 +51,8 @@ class Component:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigurationError(f"a component's name must be a non-empty string, not {self.name!r}")
         if type(self.coverage) not in COVERAGES:  # a subclass may mean what the tree does not know
-            raise ConfigurationError(f"{self.name}: coverage must be Path(), Trailing(w) or Point(), not {self.coverage!r}")
+            kinds = ", ".join(kind.__name__ for kind in COVERAGES)
+            raise ConfigurationError(f"{self.name}: coverage must be one of {kinds}, not {self.coverage!r}")
         flag(self.required, f"{self.name}: required", ConfigurationError)
         number(self.flops_per_token, f"{self.name}: flops_per_token", ConfigurationError)
         if self.shares is not None and not isinstance(self.shares, str):
@@ -63,7 +64,7 @@ class Component:
             self.coverage.window_tokens is None or type(self.rebuild_tokens) is not int or self.rebuild_tokens <= 0
         ):
             raise ConfigurationError(
-                f"{self.name}: rebuild_tokens must be a positive integer of a Trailing component, not {self.rebuild_tokens!r}"
+                f"{self.name}: rebuild_tokens must be a positive integer of a window, not {self.rebuild_tokens!r}"
             )
         if self.rebuild_tokens is not None and self.rebuild_tokens < (self.coverage.window_tokens or 0):
             raise ConfigurationError(

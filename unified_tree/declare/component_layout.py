@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unified_tree.declare.component import Component
+    from unified_tree.declare.suffix import Suffix
 
 NEVER: Final = 1 << 62
 """Longer than any text."""
 
 
 class SharedWindow(NamedTuple):
-    """A required window in the pages of another; components by index, windows in tokens."""
+    """A required window in the pages of another; components by index."""
 
     sharer: int
-    window_tokens: int
+    window: Suffix
     owner: int
-    owner_window_tokens: int
+    owner_window: Suffix
 
 
 class ComponentLayout:
@@ -33,7 +34,7 @@ class ComponentLayout:
     Attributes:
         components, page_size: as given; `index`: of a component by its name.
         is_path: whether a component is a path. `paths`, `windows`, `points`: the components of each way; windows as (index,
-            window in tokens).
+            Suffix).
         required_paths, required_windows, required_points: those that a boundary needs.
         is_required_window: the same by component index.
         is_gate: whether a component is one of these windows or points, by index.
@@ -44,7 +45,9 @@ class ComponentLayout:
         shared_windows: required windows that live in the pages of others.
         is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
-            shortest path of which that leaves something, NEVER for none.
+            shortest path from which a prompt resumes without any window, by that or on the free grid; NEVER for none.
+        free_grid_tokens: every multiple of it is a boundary wherever the paths are, for no window needs anything there; 0 for
+            no such grid.
         save_grid_tokens: the grid on which every kind can be saved.
 
     Raises ConfigurationError for grids without a common multiple up to 2**48.
@@ -59,7 +62,7 @@ class ComponentLayout:
         self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
         self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
         self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
-        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
+        self.windows = tuple((i, suffix) for i, c in indexed if (suffix := c.coverage.suffix) is not None)
         self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
         owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
         self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
@@ -79,6 +82,9 @@ class ComponentLayout:
             if self.owner_of[i] != i
         )
         self.is_gated = bool(self.required_windows or self.required_points)
+        self.free_grid_tokens = 0
+        if self.required_windows and not self.required_points and not any(w.back_tokens for _, w in self.required_windows):
+            self.free_grid_tokens = lcm(page_size, *(w.grid_tokens for _, w in self.required_windows))
         rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
         self.rebuild_tokens: int | None = None
         if rebuilds and not self.required_points and None not in rebuilds:
@@ -86,6 +92,8 @@ class ComponentLayout:
         self.rebuilt_from = NEVER
         if self.rebuild_tokens is not None:
             self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
+        if self.free_grid_tokens:
+            self.rebuilt_from = self.free_grid_tokens
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
         if self.save_grid_tokens > MAX_TOKENS:
             raise ConfigurationError(
@@ -109,6 +117,6 @@ class ComponentLayout:
         """The points with pages of their own on a tier."""
         return self.owned_points[1] if tier is HOST else self.owned_points[0]
 
-    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
-        """The windows with pages of their own on a tier, as (index, window in tokens)."""
+    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, Suffix], ...]:
+        """The windows with pages of their own on a tier, as (index, Suffix)."""
         return self.owned_windows[1] if tier is HOST else self.owned_windows[0]

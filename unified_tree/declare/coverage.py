@@ -4,18 +4,11 @@ A *boundary* is a length one can resume from. Code that sizes a pool, stores, li
 never its type. `Coverage` is the union of all coverages. A component refuses any other, subclasses included, because the tree
 would not honour what they redefine.
 
-The tree's own machinery does not call these methods for every node. It groups the components once, in `TreeState`, by the
-three ways in which a value can lie at a node, and goes through the group that it needs: one call a node and component would
-cost more than the rest of a match. A new coverage whose pages also are a suffix of the prefix (a window of some kind) is a
-class here and a group there. One of another shape touches these places besides, and no others:
-
-- `TreeState._group_components`: its group.
-- `splitting`: how a value is divided when its node is cut; today a suffix of the node's pages goes to the lower part.
-- `matching`: what it asks of a length (`deepest_boundary`), and its pages (`collect`); `Locks._lock_all` and
-  `OpenEffects._missing`: which values a boundary needs; `explain`: how far it reaches alone.
-- `resumability`: the same for a node's end, in O(1), and which values no boundary needs (`mark_values`).
-- `insert_plan` and `inserting`: how its pages are given and where they are placed.
-- `invariants.shapes`: how many pages a value may have.
+The tree's own machinery does not call these methods for every node: one call a node and component would cost more than the
+rest of a match. `ComponentLayout` groups the components once by the three ways in which a value can lie at a node: a path's
+value covers its node, a window's covers a suffix of the path, a state's is one page at the node's end. Of a window the tree
+asks only its `Suffix`: from which token on a boundary needs it, and up to which length a token is needed. So a new kind of
+window is a class here, its name in `COVERAGES` and in `unified_tree/__init__.py`, and a test.
 
 *Leading* pages (those of the first n tokens, which attention sinks beside a window read) are such another shape, and are not
 supported: a value holds the *last* pages of its node, and what every boundary needs would have to stay when its node is cut,
@@ -28,6 +21,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from unified_tree.declare.suffix import Suffix
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -37,6 +31,8 @@ class _Kind(ABC):
     Attributes:
         is_path: every page of the prefix is needed, so that boundaries share their pages.
         is_exact: a value is valid only at the exact length where it was saved.
+
+    A `window_tokens` that is not None is how many past tokens some boundary needs of a window, at most.
     """
 
     __slots__ = ()
@@ -44,18 +40,20 @@ class _Kind(ABC):
     is_exact: ClassVar[bool] = False
 
     @property
-    @abstractmethod
-    def trailing_tokens(self) -> int | None:
-        """How many tokens before a boundary the needed pages must hold; None for all of them."""
+    def suffix(self) -> Suffix | None:
+        """The last tokens that a boundary needs, for a window of whatever kind; None for all other coverages."""
+        return None
 
     def first_page(self, length_tokens: int, page_size: int) -> int:
-        """The index of the first page that a boundary at `length_tokens` needs.
+        """The index of the first page that a boundary at `length_tokens` needs; the page behind the last one if it needs none.
 
         >>> Path().first_page(64, 16), Trailing(20).first_page(64, 16), Point().first_page(64, 16)
         (0, 2, 3)
         """
-        tokens = self.trailing_tokens
-        return 0 if tokens is None else max(0, length_tokens - tokens) // page_size
+        suffix = self.suffix
+        if suffix is not None:
+            return suffix.start(length_tokens) // page_size
+        return max(0, length_tokens - 1) // page_size if self.is_exact else 0
 
     def pages_needed(self, length_tokens: int, page_size: int) -> int:
         """How many pages a boundary at `length_tokens`, the end of a page, needs.
@@ -63,12 +61,17 @@ class _Kind(ABC):
         >>> Path().pages_needed(64, 16), Trailing(20).pages_needed(64, 16), Point().pages_needed(64, 16)
         (4, 2, 1)
         """
-        tokens = self.trailing_tokens
-        return -(-(length_tokens if tokens is None else min(tokens, length_tokens)) // page_size)
+        suffix, tokens = self.suffix, length_tokens
+        if suffix is not None:
+            tokens = length_tokens - suffix.start(length_tokens)
+        elif self.is_exact:
+            tokens = min(1, length_tokens)
+        return -(-tokens // page_size)
 
     def boundary_pages(self, page_size: int) -> int:
         """Pages kept for one boundary, however long; 0 for a path, whose pages all boundaries share."""
-        return -(-(self.trailing_tokens or 0) // page_size)
+        suffix = self.suffix
+        return -(-(int(self.is_exact) if suffix is None else suffix.most_tokens) // page_size)
 
     def why_not_in(self, owner: Coverage) -> str | None:
         """Why a component of this coverage cannot live in the pages of one of coverage `owner`; None if it can."""
@@ -102,11 +105,6 @@ class Path(_Kind):
     is_path: ClassVar[bool] = True
     window_tokens: ClassVar[None] = None
 
-    @property
-    def trailing_tokens(self) -> None:
-        """None: all tokens."""
-        return None
-
     def describe(self) -> str:
         """What a boundary needs, in words."""
         return "every token"
@@ -123,15 +121,12 @@ class Trailing(_Kind):
     window_tokens: int
 
     def __post_init__(self) -> None:
-        if type(self.window_tokens) is not int or self.window_tokens <= 0:
-            raise ConfigurationError(f"Trailing: window_tokens must be a positive integer, not {self.window_tokens!r}")
-        if self.window_tokens > MAX_TOKENS:
-            raise ConfigurationError(f"Trailing: window_tokens must be at most 2**48, not {self.window_tokens}")
+        _check(self.window_tokens, "Trailing: window_tokens")
 
     @property
-    def trailing_tokens(self) -> int:
-        """The window."""
-        return self.window_tokens
+    def suffix(self) -> Suffix:
+        """The tokens of the window."""
+        return Suffix(self.window_tokens)
 
     def why_not_in(self, owner: Coverage) -> str | None:
         """As for all coverages; and a window does not fit into the pages of a shorter one."""
@@ -156,11 +151,6 @@ class Point(_Kind):
     is_exact: ClassVar[bool] = True
     window_tokens: ClassVar[None] = None
 
-    @property
-    def trailing_tokens(self) -> int:
-        """One: the state stands in the place of the last page."""
-        return 1
-
     def describe(self) -> str:
         """What a boundary needs, in words."""
         return "one state at its end"
@@ -170,6 +160,51 @@ class Point(_Kind):
         return f"{page_count:,} states"
 
 
-Coverage = Path | Trailing | Point
-COVERAGES: Final = (Path, Trailing, Point)
+@dataclass(frozen=True, slots=True)
+class Chunked(_Kind):
+    """The pages of the tokens since the last multiple of `chunk_tokens`: layers whose attention sees only its own chunk.
+
+    At a multiple of `chunk_tokens` nothing is needed, so a prompt can resume there whatever was evicted of these layers.
+    """
+
+    chunk_tokens: int
+
+    def __post_init__(self) -> None:
+        _check(self.chunk_tokens, "Chunked: chunk_tokens")
+
+    @property
+    def suffix(self) -> Suffix:
+        """The tokens of the chunk that is not whole."""
+        return Suffix(0, self.chunk_tokens)
+
+    @property
+    def window_tokens(self) -> int:
+        """How many past tokens some boundary needs, at most."""
+        return self.chunk_tokens - 1
+
+    def why_not_in(self, owner: Coverage) -> str | None:
+        """As for all coverages; and a chunk fits only into those of a multiple of its size."""
+        if isinstance(owner, Chunked) and owner.chunk_tokens % self.chunk_tokens:
+            return f"its chunks of {self.chunk_tokens} tokens do not divide those of {owner.chunk_tokens}"
+        return _Kind.why_not_in(self, owner)
+
+    def describe(self) -> str:
+        """What a boundary needs, in words."""
+        return f"the tokens since the last multiple of {self.chunk_tokens:,}"
+
+    def describe_pages(self, page_count: int, page_size: int) -> str:
+        """What so many pages can hold, in words."""
+        tokens = page_count * page_size
+        return f"{tokens:,} tokens, {tokens // self.chunk_tokens:,} chunks"
+
+
+def _check(tokens: object, what: str) -> None:
+    if type(tokens) is not int or tokens <= 0:
+        raise ConfigurationError(f"{what} must be a positive integer, not {tokens!r}")
+    if tokens > MAX_TOKENS:
+        raise ConfigurationError(f"{what} must be at most 2**48, not {tokens}")
+
+
+Coverage = Path | Trailing | Chunked | Point
+COVERAGES: Final = (Path, Trailing, Chunked, Point)
 """The same, to be gone through."""

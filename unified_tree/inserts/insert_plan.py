@@ -151,7 +151,7 @@ def plan_insert(
                 taken.discard(i)
         given = {i: ids for i, ids in given.items() if state.layout.is_path[i]}
     resumed = end - size if repeatable else end
-    kept_from = {i: _kept_from(resumed, window, size) for i, window in state.layout.owned_windows[0] if i in given}
+    kept_from = {i: window.start(resumed) // size * size for i, window in state.layout.owned_windows[0] if i in given}
     return Plan(
         key,
         end,
@@ -168,11 +168,6 @@ def plan_insert(
         keeps_spare=keeps_spare and not any(state.layout.sharers_of[i] for i in kept_from),
         ends_spare=ends_spare,
     )
-
-
-def _kept_from(length: int, window: int, page_size: int) -> int:
-    """The first token of the first page that a boundary at a length needs of a window."""
-    return max(0, length - window) // page_size * page_size
 
 
 def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None, end: int) -> Node:

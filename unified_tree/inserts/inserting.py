@@ -91,7 +91,7 @@ class Insertion:
                 if i in plan.given:
                     canonical[i] = self._offer_window(i, deepest)
                     if not plan.ends_spare:
-                        keep_window(state, deepest, plan.end, i, plan.kept_from[i])
+                        keep_window(state, deepest, i, plan.kept_from[i])
         else:
             for i, _ in state.layout.owned_windows[Tier.DEVICE]:
                 if i in plan.taken:
@@ -333,9 +333,9 @@ class Insertion:
         """
         state, plan = self._state, self._plan
         raw = plan.given[i].tobytes()
-        wanted = (plan.end - plan.kept_from[i]) // state.page_size * PAGE_ID_BYTES
-        older = raw[:-wanted]
-        raw = raw[-wanted:]
+        older_size = max(0, len(raw) - (plan.end - plan.kept_from[i]) // state.page_size * PAGE_ID_BYTES)
+        older = raw[:older_size]
+        raw = raw[older_size:]
         kept: list[bytes] = []
         node = deepest
         while raw and node.parent is not None:

@@ -84,14 +84,14 @@ class Locks(LockKeeper):
                 state.set_spare(value, False)
         for i, window in state.layout.owned_windows[0]:
             if wanted is None or i in wanted:
-                keep_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
+                keep_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
     def _cut(self, node: Node, wanted: tuple[int, ...]) -> None:
         """Cut spare windows where what a boundary at a node's end needs begins, so that its lock holds nothing before."""
         state = self._state
         for i, window in state.layout.owned_windows[0]:
             if i in wanted:
-                cut_window(state, node, node.end, i, max(0, node.end - window) // state.page_size * state.page_size)
+                cut_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""
@@ -255,8 +255,9 @@ class Locks(LockKeeper):
                 counts[state.components[i].name] = value.page_count
         for i, window in state.layout.owned_windows[0]:
             if wanted is None or i in wanted:
-                count, first = 0, max(0, length - window) // state.page_size * state.page_size
-                for value in window_values(node, length, i, window, DEVICE):
+                count, start = 0, window.start(length)
+                first = start // state.page_size * state.page_size
+                for value in window_values(node, start, i, DEVICE):
                     if not value.locks:
                         pages = max(0, value.page_count - behind) if value.node is node else value.page_count
                         if value.spare:  # what lies before the window is cut off
@@ -285,7 +286,7 @@ class Locks(LockKeeper):
                 self._lock_value(receipt, value)
         for i, window in state.layout.owned_windows_on(tier):
             if wanted is None or i in wanted:
-                for value in window_values(node, node.end, i, window, tier):
+                for value in window_values(node, window.start(node.end), i, tier):
                     self._lock_value(receipt, value)
 
     def _lock_path(self, deepest: Value) -> None:

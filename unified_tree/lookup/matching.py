@@ -19,6 +19,7 @@ from unified_tree.terms.results import NOWHERE, Boundary, Match, record
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
+    from unified_tree.declare.suffix import Suffix
     from unified_tree.state.tree_state import TreeState
 
 
@@ -179,7 +180,7 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     first: i64 = end if state.layout.required_points else start + 1
     for i, window in state.layout.required_windows:
         reached: i64 = end
-        floor: i64 = start + size - window  # from here on nothing in the node lacks a window
+        floor: i64 = window.start(start + size)  # from here on nothing in the node lacks a window
         at: Node = node
         while reached > 0 and reached > floor:
             parent = at.parent
@@ -191,8 +192,8 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
                 break
             reached = above
             at = parent
-        if reached > 0 and reached + window > first:
-            first = reached + window
+        if reached > 0:
+            first = max(first, window.until(reached))
     return first
 
 
@@ -220,12 +221,12 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
     """
     scans = [_WindowScan(i, window) for i, window in state.layout.required_windows]
     while node.parent is not None:
-        retry: Node | None = None
+        retry: tuple[Node, int] | None = None
         for i in state.layout.required_points:
             if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
                 if once and length == node.end and node.lost_of(i) is not None:
                     continue
-                retry = node.parent
+                retry = node.parent, node.start
                 break
         else:
             for scan in scans:
@@ -234,8 +235,7 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
                     break
         if retry is None:
             return record(Boundary, (node.id, length))
-        node = retry
-        length = node.end
+        node, length = retry
     return NOWHERE
 
 
@@ -244,19 +244,19 @@ class _WindowScan:
 
     __slots__ = ("at", "component", "reached", "window")
 
-    def __init__(self, component: int, window: int) -> None:
+    def __init__(self, component: int, window: Suffix) -> None:
         self.component = component
         self.window = window
         self.at: Node | None = None
         self.reached = 0
 
-    def gap(self, state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Node | None:
+    def gap(self, state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> tuple[Node, int] | None:
         """As `window_gap`. Lengths are tried in descending order."""
         at = self.at
         if at is None or self.reached >= length:
             at = node
             self.reached = length
-        needed_from = length - self.window
+        needed_from = self.window.start(length)
         while self.reached > needed_from:
             parent = at.parent
             if parent is None:
@@ -267,8 +267,9 @@ class _WindowScan:
                 covered = max(covered, lost.page_count * state.page_size)
             first = max(parent.end, at.end - covered)
             if first >= self.reached:
+                free = self.window.free_before(self.reached, state.page_size)
                 self.at = None
-                return parent
+                return (at, free) if free > parent.end else (parent, parent.end)
             self.reached = first
             if first == parent.end:
                 at = parent
@@ -276,10 +277,13 @@ class _WindowScan:
         return None
 
 
-def window_gap(state: TreeState, node: Node, length: int, component: int, window: int, *, device_only: bool) -> Node | None:
-    """None if a component has the window before (node, length); else the deepest node above at whose end it may have one.
+def window_gap(
+    state: TreeState, node: Node, length: int, component: int, window: Suffix, *, device_only: bool
+) -> tuple[Node, int] | None:
+    """None if a component has the window before (node, length); else the next length above where it may have one, and its node.
 
-    A gap rules out every length between it and here, for their windows reach back further. Cost: O(nodes of the window).
+    A gap rules out every length between it and here, for their windows reach back as far. Before it, in the same node, the
+    component has nothing, and only a length that needs nothing is left. Cost: O(nodes of the window).
     """
     return _WindowScan(component, window).gap(state, node, length, device_only)
 
@@ -391,7 +395,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             value.touch(boundary.length, now)
             pools[i].touched(value)
     for i, window in state.layout.owned_windows_on(tier):
-        values = window_values(node, boundary.length, i, window, tier)
+        values = window_values(node, window.start(boundary.length), i, tier)
         if ages is not None and values:
             ages.used(values[0])
         for value in values:
@@ -399,11 +403,11 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             pools[i].touched(value)
 
 
-def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: int) -> None:
+def supersede(state: TreeState, i: int, window: Suffix, boundary: Boundary, later: int) -> None:
     """See UnifiedTree.supersede."""
     node = state.nodes.get(boundary.node)
-    for value in [] if node is None else window_values(node, boundary.length, i, window, Tier.DEVICE):
-        if not value.hits and value.node.end <= later - window:
+    for value in [] if node is None else window_values(node, window.start(boundary.length), i, Tier.DEVICE):
+        if not value.hits and value.node.end <= window.start(later):
             value.touched = 0
             state.device_pools[i].reorder(value)
 
@@ -430,7 +434,7 @@ def spare_from(state: TreeState, node: Node, length: int) -> int | None:
     """
     start: int | None = None
     for i, window in state.layout.owned_windows[0]:
-        for value in window_values(node, length, i, window, Tier.DEVICE):
+        for value in window_values(node, window.start(length), i, Tier.DEVICE):
             if value.spare and value.node.host[i] is None:
                 start = value.node.start if start is None else max(start, value.node.start)
                 break

@@ -228,6 +228,10 @@ def _once(
             if ghost.reached >= ghost.boundary_from:
                 once, eviction = ghost.reached, ghost.eviction
                 break
+        grid: i64 = state.layout.free_grid_tokens
+        if grid and trail and trail[-1].reached // grid * grid > once:  # no window is needed there
+            once = trail[-1].reached // grid * grid
+            eviction = next(ghost.eviction for ghost in trail if ghost.reached >= once)
     archive = None if state.ghosts is None else state.ghosts.archive
     once, noted = line.last_lost(once, ended) if archive is None else archive.last_lost(key, once, ended)
     if noted is not None:
@@ -245,7 +249,7 @@ def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
         at = at.parent
     reach = 1
     for _, window in state.layout.required_windows:
-        reach = max(reach, window)
+        reach = max(reach, window.most_tokens)
     while at is not None and at.end > length - reach:
         lost = at.lost
         if lost is not None:

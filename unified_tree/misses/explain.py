@@ -221,6 +221,5 @@ def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, d
         gap = window_gap(state, node, length, component, window, device_only=device_only)
         if gap is None:
             return length
-        node = gap
-        length = node.end
+        node, length = gap
     return 0

@@ -290,10 +290,9 @@ class Root(Node):
         self.resumable = True
 
 
-def window_values(node: Node, length: int, component: int, window: int, tier: Tier) -> list[Value]:
-    """The values on one tier that lie in the last `window` tokens before `length`, deepest first."""
-    found = []
-    start = length - window
+def window_values(node: Node, start: int, component: int, tier: Tier) -> list[Value]:
+    """The values on one tier at the nodes from `node` up that end behind the token `start`, deepest first."""
+    found: list[Value] = []
     at: Node | None = node
     while at is not None and at.parent is not None and at.end > start:
         value = at.values(tier)[component]

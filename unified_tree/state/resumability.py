@@ -30,6 +30,7 @@ from unified_tree.nodes.node import NO_BOUNDARY, REPLAY_BOUNDARY, Node, Value
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
+    from unified_tree.declare.suffix import Suffix
     from unified_tree.state.tree_state import TreeState
     from unified_tree.terms.results import Boundary
 
@@ -49,7 +50,7 @@ class Resumability:
     def __init__(self, state: TreeState, settle_limit: int) -> None:
         self._state = state
         self._settle_limit = settle_limit
-        self._windows = tuple((i, state.pages_of(window)) for i, window in state.layout.required_windows)
+        self._windows = tuple((i, window, state.pages_of(window.most_tokens)) for i, window in state.layout.required_windows)
         self._dirty: deque[Node] = deque()
         self._spreading: deque[Node] = deque()
 
@@ -139,12 +140,14 @@ class Resumability:
             return node.resumable
         if not self._has_paths_and_states(node):
             return False
-        return all(self._covers_window(node, i, pages) for i, pages in self._windows)
+        return all(self._covers_window(node, i, window) for i, window, _ in self._windows)
 
-    def _covers_window(self, node: Node, component: int, max_pages: int) -> bool:
+    def _covers_window(self, node: Node, component: int, window: Suffix) -> bool:
         size = self._state.page_size
-        missing = min(max_pages, node.end // size)
+        missing = window.pages(node.end, size)
         at, parent = node, node.parent
+        if not missing:
+            return True
         while parent is not None:
             covered = covered_pages(at, component)
             missing -= covered
@@ -217,7 +220,7 @@ class Resumability:
     def _measure(self, node: Node) -> bool:
         """Update the runs of a node; whether one changed."""
         changed = False
-        for i, max_pages in self._windows:
+        for i, _, max_pages in self._windows:
             value = run_holder(node, i)
             if value is not None:
                 run = self.expected_run(node, i, max_pages)
@@ -228,7 +231,7 @@ class Resumability:
 
     def _is_measured(self, node: Node) -> bool:
         """Whether the runs of a node are those that follow from its parent's. Cost: O(components)."""
-        for i, max_pages in self._windows:
+        for i, _, max_pages in self._windows:
             value = run_holder(node, i)
             if value is not None and value.run_pages != self.expected_run(node, i, max_pages):
                 return False
@@ -238,8 +241,8 @@ class Resumability:
         """Whether every required component is covered at the node's end, according to its runs. Cost: O(components)."""
         if not self._has_paths_and_states(node):
             return False
-        pages = node.end // self._state.page_size
-        return all(run_of(node, i) >= min(max_pages, pages) for i, max_pages in self._windows)
+        size = self._state.page_size
+        return all(run_of(node, i) >= window.pages(node.end, size) for i, window, _ in self._windows)
 
     def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
@@ -251,7 +254,7 @@ class Resumability:
     def deviations(self, node: Node) -> list[str]:
         """Which marks of a node disagree with its values, its parent and its children; none for a settled node."""
         found = []
-        for i, max_pages in self._windows:
+        for i, _, max_pages in self._windows:
             value = run_holder(node, i)
             if value is not None and value.run_pages != self.expected_run(node, i, max_pages):
                 found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, max_pages)}")
@@ -288,7 +291,7 @@ def mark_values(state: TreeState, node: Node) -> None:
     for i in state.layout.paths:
         _mark(state, node, i, nothing_below)
     for i, window in state.layout.windows:
-        _mark(state, node, i, node.nearest_boundary >= node.end + window)
+        _mark(state, node, i, node.nearest_boundary >= window.until(node.end))
     for i in state.layout.points:
         _mark(state, node, i, not node.resumable)
 
@@ -300,7 +303,7 @@ def is_needed(state: TreeState, value: Value) -> bool:
         return node.nearest_boundary != NO_BOUNDARY
     if value.component in state.layout.points:
         return state.resumability.ends_at_boundary(node)
-    return node.nearest_boundary < node.end + dict(state.layout.windows)[value.component]
+    return node.nearest_boundary < dict(state.layout.windows)[value.component].until(node.end)
 
 
 def _mark(state: TreeState, node: Node, component: int, stranded: bool) -> None:

@@ -41,8 +41,8 @@ def would_lose_state(
         if shared.owner not in given or shared.sharer in absent:
             continue
         ids = given[shared.owner]
-        ids = ids[max(0, ids.size - state.pages_of(min(shared.owner_window_tokens, end))) :]
-        begin = max((end - shared.window_tokens) // size * size, end - ids.size * size)
+        ids = ids[max(0, ids.size - shared.owner_window.pages(end, size)) :]
+        begin = max(shared.window.start(end) // size * size, end - ids.size * size)
         at: Node | None = node
         while at is not None and at.parent is not None and at.end > begin:
             if _loses(state, at, matched, ids[: ids.size - (end - min(at.end, matched)) // size], begin, shared, absent):

@@ -58,23 +58,24 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
     return pieces
 
 
-def keep_window(state: TreeState, node: Node, length: int, component: int, first: int) -> None:
-    """The window [first, length) of a component on device is spare no more; spare pages before it are cut off, and stay so.
+def keep_window(state: TreeState, node: Node, component: int, first: int) -> None:
+    """The window of a component on device, from `first` to the node's end, is spare no more. Spare pages before it are cut off,
+    and stay so.
 
     Cost: O(nodes of the window), and a split where a spare value begins before it.
     """
-    cut_window(state, node, length, component, first)
-    for value in window_values(node, length, component, length - first, Tier.DEVICE):
+    cut_window(state, node, component, first)
+    for value in window_values(node, first, component, Tier.DEVICE):
         if value.spare:
             state.set_spare(value, False)
 
 
-def cut_window(state: TreeState, node: Node, length: int, component: int, first: int) -> None:
-    """Cut the spare value on device that reaches into the window [first, length) of a component from before it.
+def cut_window(state: TreeState, node: Node, component: int, first: int) -> None:
+    """Cut the spare value on device that reaches into the window of a component, from `first` on, from before it.
 
     Cost: O(nodes of the window), and the split.
     """
-    for value in window_values(node, length, component, length - first, Tier.DEVICE):
+    for value in window_values(node, first, component, Tier.DEVICE):
         if value.spare and value.node.end - value.page_count * state.page_size < first:
             split(state, value.node, first)
 

@@ -293,7 +293,7 @@ class OpenEffects:
                 others = self._add_missing([value], length, target, found, others)
         for i, window in state.layout.windows:
             if only is None or i in only:
-                others = self._add_missing(window_values(node, length, i, window, source), length, target, found, others)
+                others = self._add_missing(window_values(node, window.start(length), i, source), length, target, found, others)
         return found, () if others is None else tuple(others)
 
     def _add_missing(

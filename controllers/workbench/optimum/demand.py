@@ -83,14 +83,14 @@ class Demand:
         for component in components:
             if not component.required or component.shares is not None:
                 continue
-            count, window = rooms.get(component.name), component.coverage.window_tokens
+            count, suffix = rooms.get(component.name), component.coverage.suffix
             if component.coverage.is_path:
                 if count is not None:
                     paths.append(count * page_size)
-            elif window is not None:
+            elif suffix is not None:
                 rebuilds.append(component.rebuild_tokens)
-                if count is not None:
-                    windows.append((-(-window // page_size) * page_size, count * page_size))
+                if count is not None and suffix.back_tokens:  # chunks need nothing at their ends: the bound leaves them out
+                    windows.append((-(-suffix.back_tokens // page_size) * page_size, count * page_size))
             else:
                 grid = max(grid, component.save_grid_tokens)
                 if count is not None:
@@ -123,7 +123,8 @@ class Demand:
         """
         owners = [component for component in components if component.required and component.shares is None]
         paths = [page_blocks[component.name] for component in owners if component.coverage.is_path]
-        windows = [page_blocks[component.name] for component in owners if component.coverage.window_tokens is not None]
+        suffixes = [(component, component.coverage.suffix) for component in owners]
+        windows = [page_blocks[c.name] for c, suffix in suffixes if suffix is not None and suffix.back_tokens]
         states = [page_blocks[component.name] * page_size for component in owners if _is_state(component)]
         blocks = blocks - pinned_tokens // page_size * sum(paths)
         together = {c.name: sum(paths) if c.coverage.is_path else page_blocks[c.name] for c in owners}

@@ -173,7 +173,7 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(storage_registry, "entry_points", installed)
     registry = StorageRegistry()
-    assert registry.names == sorted(["broken", "file", "memory", "nothing", "null", *storage_registry.ON_DEMAND])
+    assert registry.names == sorted(["broken", "file", "memory", "nothing", "null"])
     assert isinstance(registry.open("nothing", [POOL]), NullStorage)
     with pytest.raises(ConfigurationError, match="'broken' of an installed package cannot be loaded"):
         registry.open("broken", [POOL])
@@ -186,3 +186,14 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ([], [POOL, POOL]):
         with pytest.raises(ConfigurationError, match="different names"):
             registry.open("null", wrong)
+
+
+def test_another_packages_name_replaces_none_of_this_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = storage_registry.ENTRY_POINT_GROUP
+    points = [EntryPoint("null", "elsewhere:Null", group), EntryPoint("redis", "elsewhere:Redis", group)]
+    own = EntryPoint("redis", "unified_tree.controllers.storage:MemoryStorage", group)
+    for given in ([*points, own], [own, *points]):
+        monkeypatch.setattr(storage_registry, "entry_points", lambda given=given, **_: given)
+        registry = StorageRegistry()
+        assert isinstance(registry.open("null", [POOL]), NullStorage)
+        assert type(registry.open("redis", [POOL], capacity_bytes=1 << 20)).__name__ == "MemoryStorage"
