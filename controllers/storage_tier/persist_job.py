@@ -111,7 +111,8 @@ class PersistJob:
             if access.required:
                 if not stored:
                     return
-                attested[access.stored.format_digest] = ids.size
+                if ids.size:  # a window may need nothing at this length
+                    attested[access.stored.format_digest] = ids.size
         if all(access.name in self.pages for access in self._composition.trailing if access.required):
             self.is_done = yield from self._put_record(store, digests, attested)
 

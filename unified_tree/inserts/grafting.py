@@ -82,9 +82,12 @@ def _checked(
         if name not in state.layout.index:
             raise InsertError(f"there is no component {name!r}; there are {', '.join(state.layout.index)}")
         i = state.layout.index[name]
-        given[i] = page_ids(name, ids)
+        checked = page_ids(name, ids)
         max_pages = state.components[i].coverage.pages_needed(end, state.page_size)
-        if not 0 < given[i].size <= max_pages:
+        if checked.size == max_pages == 0:  # a window that needs nothing at this length
+            continue
+        given[i] = checked
+        if not 0 < checked.size <= max_pages:
             raise InsertError(f"{name}: 1 … {max_pages} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
     reach = host_path_end(state, key, end, after).length

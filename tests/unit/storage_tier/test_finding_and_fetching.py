@@ -9,7 +9,6 @@ from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, SETS, swa
 from stored_cache import StoredCache, policy
 
 from unified_tree import Component, Key, Path, Tier
-from unified_tree.controllers.storage.hit_policy import need_of
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 
@@ -33,12 +32,12 @@ def restorable(cache: StoredCache, bad: set[tuple[str, bytes]]) -> int:
     size, best = cache.page_size, 0
     required = [c for c in cache.components if c.required]
     for length in range(1, (len(PROMPT) - 1) // size + 1):
-        right = True
+        right, needs_record = True, False
         for component in required:
-            path = isinstance(component.coverage, Path)
-            first = 0 if path else max(0, length * size - need_of(component).window_tokens) // size
+            first = component.coverage.first_page(length * size, size)
             right = right and all(intact(cache, bad, component.name, page) for page in range(first, length))
-        if any(not isinstance(c.coverage, Path) for c in required):
+            needs_record |= first < length and not component.coverage.is_path
+        if needs_record:
             right = right and intact(cache, bad, RECORDS, length - 1)
         if right:
             best = length * size

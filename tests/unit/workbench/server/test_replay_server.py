@@ -30,6 +30,7 @@ PAGE = 16
 class CountedLease:
     compute_from: int = 0
     cached_tokens: int = 0
+    is_loading: bool = False
     save_pages: dict[int, int] = field(default_factory=dict)
     pages: int = 0
     committed: int = 0
