@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kinds import SETS
 from memory_model import Request, Runner, available_pages
+from new_coverage import new_kinds  # noqa: F401  a fixture
 from page_memory import PageMemory
 from state_machines import search, walk
 from tempers import TemperError, Tempers
@@ -508,6 +509,10 @@ def test_every_byte_is_what_was_put_in_over_tensors(kinds: str, record_property:
     lives = (walk(TensorMachine, kinds, f"tensors {kinds} {i}", 300, SHORT_REQUESTS, looks_every=10) for i in range(5))
     operations = sum(lives)
     record_property("operations", operations)
+
+
+def test_a_coverage_that_is_new_needs_no_change_elsewhere(new_kinds: str, record_property: Any) -> None:  # noqa: F811
+    record_property("operations", sum(walk(CacheMachine, new_kinds, f"new {new_kinds} {i}", 120, OPERATIONS) for i in range(3)))
 
 
 @pytest.mark.deep

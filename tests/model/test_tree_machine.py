@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kept_arrays import KeptArrays, buffers, reuse
 from kinds import SETS
+from new_coverage import new_kinds  # noqa: F401  a fixture
 from numpy.typing import NDArray
 from state_machines import search, walk
 from tree_model import DEVICE, HOST, Pin, Text, TreeModel
@@ -28,7 +29,6 @@ from tree_shapes import SHAPES, SIZES
 from unified_tree import (
     POLICIES,
     Boundary,
-    Chunked,
     Component,
     Effect,
     EffectError,
@@ -39,7 +39,6 @@ from unified_tree import (
     ReceiptError,
     StaleBoundaryError,
     Tier,
-    Trailing,
     TreeSettings,
     UnifiedTree,
     UnifiedTreeError,
@@ -182,10 +181,11 @@ class TreeMachine(RuleBasedStateMachine):
             match component.coverage:
                 case Path():
                     needs[component.name] = whole - begin
-                case Trailing(window_tokens=window) | Chunked(chunk_tokens=window):
-                    needs[component.name] = min(whole, rng.choice([-(-window // self.page_size)] * 3 + [0, 1, 2, 3, 4]))
                 case Point():
                     needs[component.name] = len(lengths)
+                case window:
+                    pages = window.boundary_pages(self.page_size)
+                    needs[component.name] = min(whole, rng.choice([pages] * 3 + [0, 1, 2, 3, 4]))
         return needs
 
     @rule(seed=SEEDS)
@@ -469,11 +469,11 @@ class TreeMachine(RuleBasedStateMachine):
             match component.coverage:
                 case Path():
                     needs[component.name] = whole - begin if component.required else rng.choice([0, whole - begin])
-                case Trailing() | Chunked():
-                    needed = component.coverage.pages_needed(whole * self.page_size, self.page_size)
-                    needs[component.name] = rng.choice([needed] * 3 + [0, min(1, needed)])
                 case Point():
                     needs[component.name] = rng.choice([0, 1, 1])
+                case window:
+                    needed = window.pages_needed(whole * self.page_size, self.page_size)
+                    needs[component.name] = rng.choice([needed] * 3 + [0, min(1, needed)])
         receipt = self.tree.lock(reach, HOST, [c.name for c in self.kinds if isinstance(c.coverage, Path)])
         self.model.pins.append({pin for pin in self.model.needs(text, reach.length, HOST) if self.model.is_path(pin.component)})
         if self.make_room(HOST, needs):
@@ -674,6 +674,10 @@ def test_the_tree_is_its_model_in_unequal_shapes(kinds: str, shape: str, record_
     record_property(
         "operations", walk(TreeMachine, kinds, f"{kinds} {shape}", 60, OPERATIONS, shape_name=shape, looks_every=10)
     )
+
+
+def test_a_coverage_that_is_new_needs_no_change_elsewhere(new_kinds: str, record_property: Any) -> None:  # noqa: F811
+    record_property("operations", sum(walk(TreeMachine, new_kinds, f"new {new_kinds} {i}", 200, OPERATIONS) for i in range(3)))
 
 
 @pytest.mark.deep

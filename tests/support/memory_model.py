@@ -124,6 +124,7 @@ class Runner:
 
     def _verify_layer(self, request: Request, component: Component, layer: int) -> None:
         lease, size = request.lease, self.cache.page_size
+        first = component.coverage.first_page(lease.cached_tokens, size)  # of a kind that is new
         match component.coverage:
             case Point():
                 self._copy_state(request, component, layer)
@@ -207,6 +208,7 @@ class Runner:
         lease, size, end = request.lease, self.cache.page_size, request.computed
         self.cache.wait_layer(lease, self.memory.layers[-1])  # every run goes through the gates, not only the first
         for component in self.components:
+            first = component.coverage.first_page(end, size) * size  # of a kind that is new
             match component.coverage:
                 case Point():
                     continue

@@ -103,7 +103,7 @@ class TreeModel:
         self.flights: list[Flight] = []
         self.generations = 0
         self.pins: list[set[Pin]] = []
-        windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing | Chunked)]
+        windows = [c for c in self.owners if c.required and c.coverage.suffix is not None]
         points = [c for c in components if c.required and isinstance(c.coverage, Point)]
         costs = [c.rebuild_tokens for c in windows]
         self.rebuild_tokens = sum(c or 0 for c in costs) if costs and not points and None not in costs else None
@@ -198,7 +198,7 @@ class TreeModel:
         self, text: Text, end: int, given: dict[str, dict[Place, int]], without: Sequence[str], result: InsertResult
     ) -> None:
         """Windows that the tree did not take, for the reason there can be, are the caller's, who has no use for them."""
-        windows = [c.name for c in self.owners if isinstance(c.coverage, Trailing | Chunked) and given[c.name]]
+        windows = [c.name for c in self.owners if c.coverage.suffix is not None and given[c.name]]
         if not windows or end == 0 or set(windows) <= set(result.canonical):
             return
         assert not set(windows) & set(result.canonical), "some windows were taken and some were not"
@@ -239,7 +239,7 @@ class TreeModel:
         news = {place: page for place, page in given.items() if page not in duplicates and held.get(place) != page}
         for place, page in given.items():
             wanted = place not in held
-            if isinstance(coverage, Trailing | Chunked):
+            if coverage.suffix is not None:
                 wanted &= len(place[2]) - text.bigram in self.window_ends(self.by_name[name], end)
             if isinstance(coverage, Path) and not self.by_name[name].required:
                 wanted &= page in news.values()  # where nodes end decides whether a path with a gap can go on
@@ -383,6 +383,7 @@ class TreeModel:
 
     def window_ends(self, component: Component, length: int) -> range:
         """The ends of the pages a prefix of this length must have of a component."""
+        first = component.coverage.first_page(length, self.page_size) * self.page_size  # of a kind that is new
         match component.coverage:
             case Path():
                 first = 0
