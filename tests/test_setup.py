@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_hot_modules_are_compiled_all_or_none(
         Path(core.sources[0]).write_text("#error" if is_broken and broken == "the core" else MODULE.format(name=core.name))
         command.build_extension(core)
 
-    def build_modules(_: object, paths: list[Path]) -> None:
+    def build_modules(_: object, paths: list[Path], *__: object) -> None:
         for path in paths[: 2 if is_broken and broken == "the modules" else None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"")
@@ -180,10 +181,60 @@ def test_each_exception_is_a_module_of_a_compiled_room(script: ModuleType) -> No
         assert any(fnmatch(name, pattern) for pattern in patterns), name
 
 
-def test_each_part_has_the_modules_that_are_meant(script: ModuleType) -> None:
-    assert set(script.HOT) >= script.APART
-    assert {script.share_of(name) for name in script.HOT} == {"together", "others", "adapters"}
-    for name in script.HOT:
-        assert (script.share_of(name) == "adapters") == name.startswith(
-            ("controllers/adapters/sglang/", "controllers/adapters/vllm/")
-        )
+def test_each_of_the_hottest_modules_is_compiled(script: ModuleType) -> None:
+    """One that moved would be compiled with the others unseen."""
+    assert set(script.HOT) >= script.HOTTEST
+
+
+def test_mypy_is_pinned_to_what_the_patches_are_written_for() -> None:
+    """The build's and that of the tests are one, so that what is tested is what users get."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    [pinned] = [each for each in wanted if each.startswith("mypy")]
+    assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+MYPYC_C = {
+    "__native_room.c": """
+static PyMethodDef room_methods[] = {
+    {"wide", (PyCFunction)CPyPy_room___wide, METH_FASTCALL | METH_KEYWORDS, PyDoc_STR("wide()\\n--\\n\\n") /* docstring */},
+};
+static struct PyModuleDef roommodule = {
+    PyModuleDef_HEAD_INIT,
+    "unified_tree.room",
+    NULL, /* docstring */
+};
+CPy_TRASHCAN_BEGIN(self, room_dealloc)
+"""
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("", ""), None),
+        (("PyDoc_STR(", "DOC("), "1 docstrings find no place, such as room___wide's"),
+        (("NULL, /* docstring */", "nothing"), "1 docstrings find no place, such as roommodule's"),
+        (("CPy_TRASHCAN_BEGIN(", "TRASH("), "is not what dealloc.h mends"),
+    ],
+)
+def test_c_that_the_patches_do_not_know_is_refused(
+    change: tuple[str, str],
+    said: str | None,
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The build says which C it takes, and what it puts there; a mypy that writes another is a reason not to compile."""
+    pytest.importorskip("mypyc")
+    docs = [(("roommodule",), "A room."), (("room___wide", "room_get_wide"), "How wide.")]
+    monkeypatch.setattr(script, "HOT", ("room",))
+    monkeypatch.setattr(script, "docstrings", lambda _: docs)
+    codes = {name: code.replace(*change) if change[0] else code for name, code in MYPYC_C.items()}
+    if said:
+        with pytest.raises(script.NotCompiledError, match=said):
+            script.patched(codes)
+        return
+    [written] = script.patched(codes).values()
+    assert 'PyDoc_STR("wide()\\n--\\n\\n" "How wide.")' in written
+    assert '"A room.", /* docstring */' in written
+    assert "2 docstrings" in capsys.readouterr().err
