@@ -393,9 +393,10 @@ OTHER_CLASS = re.compile(r"CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*
 
 
 def patched(codes: dict[str, str]) -> dict[str, str]:
-    """The C of mypyc with the docstrings of the hot modules, for which it has no switch. Raises NotCompiledError where one finds
-    no place, or where the macros that `dealloc.h` replaces are not used: another mypy than the one in pyproject.toml writes
-    other C.
+    """The C of mypyc with the docstrings of the hot modules, for which mypyc has no switch.
+
+    Raises NotCompiledError where a docstring finds no place, or where the macros that `dealloc.h` replaces are not used: another
+    mypy than the one in pyproject.toml may write other C.
     """
     from mypy.version import __version__
     from mypyc.codegen.cstring import c_string_initializer
