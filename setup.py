@@ -69,9 +69,8 @@ INTERPRETED = frozenset(
         "transfers/transfers",
         "controllers/cache/decode_batch",
         "controllers/cache/prefix_cache",
-        "controllers/cache/quiet_spans",
+        "controllers/cache/request_spans",
         "controllers/cache/table_rows",
-        "controllers/cache/traced_prefix_cache",
         "controllers/ranks/consensus",
         "controllers/ranks/gloo_reduction",
         "controllers/ranks/rank_watch",
@@ -133,6 +132,7 @@ HOTTEST_PART = "hottest"
 HOTTEST = frozenset(
     (
         "declare/keys",
+        "declare/suffix",
         "inputs/arguments",
         "inserts/insert_plan",
         "inserts/inserting",
@@ -143,7 +143,7 @@ HOTTEST = frozenset(
         "nodes/order",
         "policies/density/hit_density",
         "state/resumability",
-        "controllers/cache/decode_row",
+        "controllers/cache/lease_state",
         "controllers/cache/lease_tokens",
         "controllers/cache/page_tables",
         "controllers/pages/page_allocator",
@@ -427,7 +427,7 @@ def patched(codes: dict[str, str]) -> dict[str, str]:
     homeless = [names[0] for names, _ in found if placed.isdisjoint(names)]
     if homeless:
         raise NotCompiledError(
-            f"in the C of mypy {__version__} {len(homeless)} docstrings find no place, such as {homeless[0]}'s"
+            f"{len(homeless)} docstrings find no place in the C of mypy {__version__}, such as {homeless[0]}'s"
         )
     if not any("CPy_TRASHCAN_BEGIN(" in code for code in codes.values()):
         raise NotCompiledError(f"the C of mypy {__version__} is not what dealloc.h mends")
