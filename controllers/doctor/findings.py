@@ -102,7 +102,7 @@ RULES = (
     ),
     Rule(
         "unknown",
-        "evicted too long ago to be told apart: {tokens}.",
+        "evicted, and remembered without tokens: {tokens}.",
         "Raise `TreeSettings.ghost_bytes` above {ghost_mib:g} MiB to see more.",
     ),
 )

@@ -35,6 +35,7 @@ REASONS: Final = (
     "a store was about to bring it",
     "the last token is always computed",
     "evicted so long ago that only its beginning is remembered",
+    "a store listed it and did not give it, or did not answer",
 )
 """By the code of the cause."""
 SPARE_SAID: Final = (

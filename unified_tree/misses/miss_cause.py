@@ -21,7 +21,7 @@ class MissCause(IntEnum):
     IN_FLIGHT: another request computes these tokens now.
     PREFETCH_GIVEN_UP: a store had them, but the request waited no longer.
     LAST_TOKEN: the last token of a prompt is always computed.
-    UNKNOWN: evicted too long ago to be remembered.
+    UNKNOWN: evicted, and remembered without its tokens: which of them the prompt has is not known any more.
     STORE_FAILED: a store listed them and did not give them, or did not say whether it has them; see `Miss.detail`.
     """
 

@@ -90,7 +90,7 @@ class Served:
         has_int8_checkpoints: `--enable-int8-mamba-checkpoint`.
         has_replay_ssm: ReplaySSM.
         is_eagle: the keys are EAGLE's bigrams.
-        has_extra_buffer: states are saved on a grid (`--mamba-scheduler-strategy extra_buffer`).
+        has_extra_buffer: states are saved on a grid (`--mamba-radix-cache-strategy extra_buffer`).
         page_size: tokens a page.
     """
 
