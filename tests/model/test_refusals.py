@@ -7,6 +7,7 @@ Whatever the refusals evict nothing in, both remember the same after each call: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from random import Random
 from typing import Any
 
@@ -150,7 +151,8 @@ class Life:
     def remembered(self) -> dict[str, object]:
         """All that a refusal must leave as it was."""
         cache, state = self.cache, self.cache.tree.state
-        stats = {name: getattr(cache.stats(), name) for name in cache.stats().__slots__ if name not in UNCOUNTED}
+        now = cache.stats()
+        stats = {each.name: getattr(now, each.name) for each in fields(now) if each.name not in UNCOUNTED}
         sessions = {node.id: _known(node.line.policy_state) for node in state.nodes if node.line is not None}
         return {
             "clock": state.clock,

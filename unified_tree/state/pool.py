@@ -135,6 +135,13 @@ class Pool:
             self.order.discard(value)
             self.add_evictable(value)
 
+    def keep_rank(self, value: Value, rank: float, second_rank: float) -> None:
+        """Give a value that was locked and unlocked by a refused call the rank that it had, if it is in the order."""
+        if value.is_placed and (value.rank, value.second_rank) != (rank, second_rank):
+            self.order.discard(value)
+            self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
+            self._policy.placed(value)
+
     @property
     def compares_across_pools(self) -> bool:
         """Whether its policy's ranks mean the same in all pools."""
