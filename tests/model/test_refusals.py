@@ -20,8 +20,9 @@ from unified_tree.controllers import HostTier, Lease, PrefixCache, WritePolicy
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.nodes.effect import EffectKind
+from unified_tree.nodes.line import Line
 from unified_tree.nodes.node import Value
-from unified_tree.policies.density.turns import Session
+from unified_tree.policies.density.turns import Session, latest
 from unified_tree.terms.tier import NodeId
 
 PAGE_SIZE = 2
@@ -153,7 +154,7 @@ class Life:
         cache, state = self.cache, self.cache.tree.state
         now = cache.stats()
         stats = {each.name: getattr(now, each.name) for each in fields(now) if each.name not in UNCOUNTED}
-        sessions = {node.id: _known(node.line.policy_state) for node in state.nodes if node.line is not None}
+        sessions = {node.id: _known(node.line) for node in state.nodes if node.line is not None}
         return {
             "clock": state.clock,
             "values": [
@@ -170,11 +171,12 @@ class Life:
         }
 
 
-def _known(session: object) -> object:
-    """The policy's state of a line."""
+def _known(line: Line) -> object:
+    """The policy's state of a line. Which turn is the last of its session is looked up, and noted then, when that is asked."""
+    session = line.policy_state
     if not isinstance(session, Session):
         return None
-    turn, places = session.turn, session.places or {}
+    turn, places = latest(line), session.places or {}
     told = None if turn is None else (turn.at, turn.end, turn.turns, turn.is_open)
     used = [(at, place.uses, place.last, place.is_open) for at, place in places.items()]
     return told, used, session.saves and dict(session.saves), session.stairs
