@@ -395,8 +395,8 @@ OTHER_CLASS = re.compile(r"CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*
 def patched(codes: dict[str, str]) -> dict[str, str]:
     """The C of mypyc with the docstrings of the hot modules, for which mypyc has no switch.
 
-    Raises NotCompiledError where a docstring finds no place, or where the macros that `dealloc.h` replaces are not used: another
-    mypy than the one in pyproject.toml may write other C.
+    Raises NotCompiledError where a docstring finds no place, or where the macros that `dealloc.h` replaces are not used:
+    another mypy than the one in pyproject.toml may write other C.
     """
     from mypy.version import __version__
     from mypyc.codegen.cstring import c_string_initializer
@@ -425,15 +425,12 @@ def patched(codes: dict[str, str]) -> dict[str, str]:
 
     documented = {name: document(code) for name, code in codes.items()}
     homeless = [names[0] for names, _ in found if placed.isdisjoint(names)]
+    where = f"the C of mypy {__version__}"
     if homeless:
-        raise NotCompiledError(
-            f"{len(homeless)} docstrings find no place in the C of mypy {__version__}, such as {homeless[0]}'s"
-        )
+        raise NotCompiledError(f"{len(homeless)} docstrings find no place in {where}, such as {homeless[0]}'s")
     if not any("CPy_TRASHCAN_BEGIN(" in code for code in codes.values()):
-        raise NotCompiledError(f"the C of mypy {__version__} is not what dealloc.h mends")
-    print(
-        f"mypy {__version__} wrote C; {len(found)} docstrings were put into it, and dealloc.h for its trashcan", file=sys.stderr
-    )
+        raise NotCompiledError(f"{where} is not what dealloc.h mends")
+    print(f"put {len(found)} docstrings into {where}, and dealloc.h for its trashcan", file=sys.stderr)
     return documented
 
 
