@@ -120,6 +120,29 @@ def test_the_command_says_which_build_runs(is_there: bool, uncompiled: Path) -> 
     assert is_there or shown.endswith(", interpreted\n")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_caches_say_which_build_runs(is_there: bool, uncompiled: Path) -> None:
+    """`stats` of each, and the log once a process."""
+    code = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s: %(message)s")
+from unified_tree import Component, Path
+from unified_tree.controllers import PrefixCache
+for _ in range(2):
+    print(PrefixCache([Component(name="full", coverage=Path())], 1, {"full": 1}).stats().is_compiled)
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+        check=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if "installed" not in line]
+    assert lines == ["unified_tree: unified_tree runs interpreted", "False", "False"]
+
+
 @COMPILES
 @pytest.mark.parametrize("broken", ["nothing", "the core", "the modules"])
 def test_hot_modules_are_compiled_all_or_none(

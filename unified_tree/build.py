@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,14 @@ def why_interpreted() -> str:
         return Path(__file__).with_name("not_compiled.txt").read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""
+
+
+@cache
+def log_build() -> None:
+    """Log which build runs, once a process; a cache that is made calls it."""
+    import logging
+
+    logging.getLogger("unified_tree").info("unified_tree runs %s", "compiled" if is_compiled else "interpreted")
 
 
 def say_build() -> None:

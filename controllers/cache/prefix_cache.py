@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.build import log_build
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.lease import Lease, Leases
@@ -152,6 +153,7 @@ class PrefixCache:
         self._leases = Leases(self.controller, self.counters)
         self._admission = Admission(self, resources, self._leases, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._closed = False
+        log_build()
         if storage is not None:
             self.attach_storage(storage)
 

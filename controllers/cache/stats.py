@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unified_tree import build
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
 from unified_tree.controllers.counters.latency import LatencyStats
 from unified_tree.controllers.counters.totals import CacheTotals, totals_of
@@ -187,6 +188,7 @@ class CacheStats(CacheTotals):
         ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
         sizes: what pools of other sizes would hit; None without `LiveSizes.watch`. No part of equality: it is of a sample.
+        is_compiled: whether the hot modules run compiled.
     """
 
     device_hit_tokens: int
@@ -209,6 +211,7 @@ class CacheStats(CacheTotals):
     host_budget: BudgetStats | None = None
     ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
     sizes: LiveCurve | None = field(default=None, compare=False)
+    is_compiled: bool = build.is_compiled
 
     @classmethod
     def of(cls, cache: PrefixCache) -> CacheStats:
