@@ -80,7 +80,7 @@ class OpenEffects:
             return None
         # The whole node is locked while pages are looked for: a refusal leaves no cut behind.
         receipt = locks.issue_for_effect(boundary, node, wanted)
-        ranks = [(value, value.rank, value.second_rank) for value in (*receipt.paths, *receipt.values)]
+        ranks = [(held, held.rank, held.second_rank) for held in (*receipt.paths, *receipt.values)]
         try:
             taken, counts = self._to_take(spans, target_of(kind))
             given = self._given(kind, boundary, supply, taken, counts)
@@ -93,8 +93,8 @@ class OpenEffects:
             self._claim(effect, given)
         except BaseException:
             receipt.release()
-            for value, rank, second_rank in ranks:
-                self._state.pools(value.tier)[value.component].keep_rank(value, rank, second_rank)
+            for kept, rank, second_rank in ranks:
+                self._state.pools(kept.tier)[kept.component].keep_rank(kept, rank, second_rank)
             raise
         source = DEVICE if kind is BACKUP else HOST
         for span in effect.spans:
