@@ -144,8 +144,8 @@ class Lease:
 
     @property
     def save_at(self) -> tuple[int, ...]:
-        """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
-        there. None once its namespace was invalidated: nothing of it is published any more.
+        """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. A run must stop there to
+        save a state; a window is kept without that. None once its namespace was invalidated: nothing of it is published then.
         """
         return self._state.save_at
 

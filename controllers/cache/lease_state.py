@@ -142,9 +142,7 @@ class LeaseState:
 
     @property
     def save_at(self) -> tuple[int, ...]:
-        """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
-        there. None once its namespace was invalidated: nothing of it is published any more.
-        """
+        """See Lease."""
         return () if self.generation.has_ended else self.published.save_at
 
     @property
