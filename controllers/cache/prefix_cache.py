@@ -366,7 +366,7 @@ class PrefixCache:
     def poll(self) -> None:
         """Apply finished transfers and start due ones; call it once per scheduler step. An inspector does a slice of its work.
 
-        Leases whose loads have ended get the tree's pages. Never blocks without ranks; with them it waits for a message of each.
+        Leases whose loads have ended get the tree's pages. Never blocks without ranks; with them it waits for one message each.
         Cost: O(transfers ended and started).
         """
         self._leases.poll()
