@@ -17,9 +17,9 @@ def swa(window_tokens: int, *, rebuild_tokens: int | None = None, required: bool
     return Component(name=name, coverage=Trailing(window_tokens), rebuild_tokens=rebuild_tokens, required=required)
 
 
-def chunks(chunk_tokens: int, *, required: bool = True, name: str = "chunk") -> Component:
+def chunks(chunk_tokens: int, *, name: str = "chunk") -> Component:
     """Layers whose attention sees its own chunk only."""
-    return Component(name=name, coverage=Chunked(chunk_tokens), required=required)
+    return Component(name=name, coverage=Chunked(chunk_tokens))
 
 
 SETS: dict[str, list[Component]] = {
@@ -31,8 +31,6 @@ SETS: dict[str, list[Component]] = {
     "chunks": [FULL, chunks(6)],
     "chunks beside a window": [FULL, chunks(4), swa(3)],
     "chunks in chunks": [FULL, chunks(8), Component(name="half", coverage=Chunked(4), shares="chunk"), chunks(5, name="odd")],
-    "chunks and mamba": [FULL, chunks(5), MAMBA],
-    "optional chunks": [FULL, chunks(4, required=False)],
     "mamba": [FULL, MAMBA],
     "gridded mamba": [FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)],
     "window and mamba": [FULL, swa(5), MAMBA],
