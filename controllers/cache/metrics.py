@@ -87,7 +87,7 @@ class CacheCollector:
         # a counter must not fall, as `hit_tokens` does when a load fails
         grown = {"hit_tokens": stats.device_hit_tokens + stats.host_hit_tokens}
         for field, what in TOTALS.items():
-            yield self._counter(field, what, {(): grown.get(field, getattr(stats, field))})
+            yield self._counter(field, what, {(): grown[field] if field in grown else getattr(stats, field)})
         yield self._counter("device_hit_tokens", "prompt tokens found on device", {(): stats.device_hit_tokens})
         if stats.miss_memory is not None:
             yield from self._misses(stats, stats.miss_memory)

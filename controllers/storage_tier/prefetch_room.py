@@ -75,9 +75,9 @@ class PrefetchRoom:
             self._add(claim.owed, -1, self._owed)
 
     def trailing_needs(self, length_pages: int) -> dict[str, int]:
-        """Host pages by component for the windows and states of a length."""
+        """Host pages by component for the windows and states of a length, or of a shorter one if less arrives."""
         size = self._composition.page_size
-        return {access.name: access.window_pages(length_pages, size) for access in self._composition.trailing}
+        return {access.name: access.most_window_pages(length_pages, size) for access in self._composition.trailing}
 
     def _needs(self, base_pages: int, length_pages: int) -> dict[str, int]:
         path_pages = max(0, length_pages - base_pages)

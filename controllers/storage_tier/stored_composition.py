@@ -97,6 +97,12 @@ class PoolAccess:
             return length_pages
         return length_pages - self.need.first_page(length_pages * page_size, page_size)
 
+    def most_window_pages(self, length_pages: int, page_size: int) -> int:
+        """How many pages a length up to this one needs, at most: of a chunk a shorter length may need more."""
+        if self.need.grid_tokens == 1:
+            return self.window_pages(length_pages, page_size)
+        return min(length_pages, -(-(self.need.window_tokens + self.need.grid_tokens - 1) // page_size))
+
 
 class StoredComposition:
     """All of a composition's pools, required paths first.

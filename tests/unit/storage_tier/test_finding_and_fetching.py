@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, SETS, swa
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, SETS, chunks, swa
 from stored_cache import StoredCache, policy
 
 from unified_tree import Component, Key, Path, Tier
@@ -95,6 +95,16 @@ def test_a_window_is_read_for_the_length_that_arrived() -> None:
     assert twin.fetch(PROMPT) == 24
     assert twin.cache.stats().storage is not None
     assert dict(twin.cache.storage.store.quarantined) == {"full": 1}  # type: ignore[union-attr]
+
+
+def test_a_shorter_length_may_need_more_of_a_chunk() -> None:
+    """At 40 tokens no page of a chunk of 8 is needed; the path breaks off while it is read, and 36 tokens need two."""
+    cache = stored([FULL, chunks(8)])
+    cache.store.spoil("full", key_of(cache, "full", 18))
+    twin = cache.like_this()
+    assert twin.fetch(PROMPT) == 36
+    assert twin.drops() == {"prefetch shortened": 1}
+    twin.end()
 
 
 def test_a_window_that_is_bad_costs_its_length_only() -> None:
