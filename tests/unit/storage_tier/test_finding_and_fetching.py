@@ -98,12 +98,12 @@ def test_a_window_is_read_for_the_length_that_arrived() -> None:
 
 
 def test_a_shorter_length_may_need_more_of_a_chunk() -> None:
-    """At 40 tokens no page of a chunk of 8 is needed; the path breaks off while it is read, and 36 tokens need two."""
-    cache = stored([FULL, chunks(8)])
-    cache.store.spoil("full", key_of(cache, "full", 18))
+    """At 40 tokens no page of a chunk of 4 is needed; the window of 40 is bad, and 10 tokens need a page."""
+    cache = stored([FULL, chunks(4), swa(3)], checkpoints=(10, 40))
+    cache.store.spoil("swa", key_of(cache, "swa", 19))
     twin = cache.like_this()
-    assert twin.fetch(PROMPT) == 36
-    assert "prefetch failed: PageError" not in twin.drops()
+    assert twin.fetch(PROMPT) == 10
+    assert twin.drops() == {"prefetch shortened": 1}
     twin.end()
 
 
