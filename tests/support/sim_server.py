@@ -154,7 +154,7 @@ class SimServer:
         stats = self.cache.stats()
         copies = [replace(moved, latency=LatencyStats()) for moved in (stats.backed_up, stats.loaded)]
         stats = replace(
-            stats, load_wait_s=0, ages={}, backed_up=copies[0], loaded=copies[1]
+            stats, load_wait_s=0, ages={}, backed_up=copies[0], loaded=copies[1], is_compiled=False
         )  # but for what the wall clock says
         self._note(f"{stats}")
         assert sum(stats.misses.values()) == stats.prompt_tokens - stats.hit_tokens
