@@ -464,7 +464,7 @@ class LeaseState:
 
 
 class RowOwner(Protocol):
-    """What a row asks of its `DecodeBatch`."""
+    """The calls of a row to its `DecodeBatch`."""
 
     def numbers_of(self, index: int) -> memoryview:
         """See DecodeBatch."""

@@ -164,7 +164,7 @@ class RequestSpans(CacheObserver):
             self._spans.end(whole, failure=lease.failure)
 
     def _describe(self, lease: Lease, span: Span) -> None:
-        """What became of a request."""
+        """Set the hits and misses of a request as attributes of its span."""
         causes: dict[str, int] = {}
         for miss in lease.misses:
             causes[miss.cause.label] = causes.get(miss.cause.label, 0) + miss.tokens

@@ -91,7 +91,9 @@ class SealedPages(CacheObserver):
 
     def committing(self, lease: Lease) -> None:
         """See CacheObserver."""
-        self._held = {name: (table.private_from, lease.pages(name)) for name, table in lease.tables.items()}
+        self._held = {}
+        if lease.failure is None:  # else the commit is refused, and the lease shows no pages
+            self._held = {name: (table.private_from, lease.pages(name)) for name, table in lease.tables.items()}
         prompt = self._prompts.get(lease)
         if prompt is not None and sha256(prompt[0].data).digest() != prompt[1]:
             self.changed_prompts.append(self._names.get(lease))

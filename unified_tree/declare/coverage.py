@@ -79,14 +79,14 @@ class _Kind(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What a boundary needs, in words.
+        """The pages that a boundary needs, in words.
 
         >>> Trailing(1023).describe()
         'the last 1,023 tokens'
         """
 
     def describe_pages(self, page_count: int, page_size: int) -> str:
-        """What so many pages can hold, in words.
+        """The capacity of so many pages, in words.
 
         >>> Trailing(1023).describe_pages(64, 64)
         '4,096 tokens, 4 windows'
@@ -106,7 +106,7 @@ class Path(_Kind):
     window_tokens: ClassVar[None] = None
 
     def describe(self) -> str:
-        """What a boundary needs, in words."""
+        """The pages that a boundary needs, in words."""
         return "every token"
 
 
@@ -135,11 +135,11 @@ class Trailing(_Kind):
         return _Kind.why_not_in(self, owner)
 
     def describe(self) -> str:
-        """What a boundary needs, in words."""
+        """The pages that a boundary needs, in words."""
         return f"the last {self.window_tokens:,} tokens"
 
     def describe_pages(self, page_count: int, page_size: int) -> str:
-        """What so many pages can hold, in words."""
+        """The capacity of so many pages, in words."""
         tokens = page_count * page_size
         return f"{tokens:,} tokens, {tokens // self.window_tokens:,} windows"
 
@@ -152,11 +152,11 @@ class Point(_Kind):
     window_tokens: ClassVar[None] = None
 
     def describe(self) -> str:
-        """What a boundary needs, in words."""
+        """The pages that a boundary needs, in words."""
         return "one state at its end"
 
     def describe_pages(self, page_count: int, page_size: int) -> str:  # noqa: ARG002  a state takes a page of any size
-        """What so many pages can hold, in words; a page is a state."""
+        """The capacity of so many pages, in words; a page is a state."""
         return f"{page_count:,} states"
 
 
@@ -189,11 +189,11 @@ class Chunked(_Kind):
         return _Kind.why_not_in(self, owner)
 
     def describe(self) -> str:
-        """What a boundary needs, in words."""
+        """The pages that a boundary needs, in words."""
         return f"the tokens since the last multiple of {self.chunk_tokens:,}"
 
     def describe_pages(self, page_count: int, page_size: int) -> str:
-        """What so many pages can hold, in words."""
+        """The capacity of so many pages, in words."""
         tokens = page_count * page_size
         return f"{tokens:,} tokens, {tokens // self.chunk_tokens:,} chunks"
 

@@ -45,7 +45,7 @@ class Key:
         bigram: view the n tokens as the n - 1 pairs (t0, t1), (t1, t2), …; the key's length is then n - 1.
         copy: False keeps contiguous native int64 (an array of numpy's, `array("q")`, another buffer) as it is. The caller then
             must not change it while the key is in use, or a lease on it is open: a commit would publish the changed tokens
-            (SealedPages finds that). What is in the tree never changes with it. Other tokens, and bigrams, are copied
+            (SealedPages finds that). The tokens in the tree never change with it. Other tokens, and bigrams, are copied
             all the same.
 
     Raises InvalidKeyError for tokens that are not integers or not one-dimensional. Cost: one copy of the tokens, or none.

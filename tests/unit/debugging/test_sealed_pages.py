@@ -11,8 +11,10 @@ import pytest
 from kinds import DRAFT, FULL, MAMBA, SETS, swa
 
 from unified_tree import Component, Key, Point
-from unified_tree.controllers import Lease, PrefixCache
+from unified_tree.controllers import HostTier, Lease, LoadCost, PrefixCache
 from unified_tree.controllers.debugging import SealedPages
+from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.terms.errors import TransferError
 
 PAGE = 2
 
@@ -109,3 +111,22 @@ def test_a_preempted_request_is_sealed_and_seals_are_bounded() -> None:
     with small.acquire(Key(prompt), reserve_tokens=8) as lease:
         small.commit(lease, 8)
     assert len(seals._seals) == 3
+
+
+def test_a_commit_after_a_failed_load_does_not_end_the_sealing() -> None:
+    tier = HostTier(page_counts={"full": 40}, engine=NullEngine(), load_cost=LoadCost(flops_per_s=1.0))
+    cache = PrefixCache([FULL], PAGE, {"full": 4}, host=tier)
+    seals = SealedPages(cache, read_page=lambda *_: b"")
+    for first in (0, 100):
+        with cache.acquire(Key(range(first, first + 8)), reserve_tokens=8) as lease:
+            cache.commit(lease, 8)
+        cache.drain()
+    lease = cache.acquire(Key(range(9)))
+    assert lease.is_loading
+    cache.invalidate()
+    cache.drain()
+    with pytest.raises(TransferError):
+        cache.commit(lease, 8)
+    cache.release(lease)
+    assert cache.observers.all == (seals,) and "observer failed" not in cache.stats().drops
+    cache.close()
