@@ -32,7 +32,7 @@ ARGS ?=
 
 .PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract lint docs clean
 
-replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
+replay: $(VENV)/.replay  ## replay a workload under recency and the default order: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
 
 test: export PYTHONDONTWRITEBYTECODE :=  # each worker, and each server that it starts, would compile all modules again

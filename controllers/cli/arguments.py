@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unified_tree.components import composition_for, from_hf_config
-from unified_tree.controllers.cli.options import DEFAULT_MODEL, LEARNED, MULTITURN_COUNTS, SIZE_RATIO
+from unified_tree.controllers.cli.options import (
+    ALL_POLICIES,
+    COMPARED_POLICIES,
+    DEFAULT_MODEL,
+    LEARNED,
+    MULTITURN_COUNTS,
+    SIZE_RATIO,
+)
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S, LoadCost
 from unified_tree.controllers.pools import propose_page_counts
@@ -78,7 +85,8 @@ class Arguments:
     @property
     def policies(self) -> list[str]:
         """The eviction policies, all that are built in if none was given."""
-        return [name.strip() for text in self._given["policies"] for name in text.split(",")] or list(POLICIES)
+        named = [name.strip() for text in self._given["policies"] for name in text.split(",")] or COMPARED_POLICIES
+        return [policy for name in named for policy in (POLICIES if name == ALL_POLICIES else [name])]
 
     @property
     def jobs(self) -> int | None:
@@ -268,6 +276,7 @@ class Arguments:
             linker=self.linker,
             shares_pools=self._shares_pools,
             verification=self.verification,
+            certify=self._given["certify"],
             workload=self.workload,  # last, for it may take a while
         )
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "gpt-oss-20b"
 DEFAULT_DEVICE_GIB = 8.0
+COMPARED_POLICIES = ("lru", "density")
+"""What is replayed unless policies are named: recency, and the library's default."""
+ALL_POLICIES = "all"
+"""In place of policies."""
 LEARNED = "learned"
 """In place of page counts."""
 SIZE_RATIO = 10
@@ -97,9 +101,16 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--policy policies",
             None,
-            "Eviction policy, several times or a,b,c; also one that an installed package registers, or MODULE:FACTORY.  "
-            f"[default: {','.join(POLICIES)}]",
+            f"Eviction policy, several times or a,b,c, or {ALL_POLICIES}: {', '.join(POLICIES)}; also one that an installed "
+            f"package registers, or MODULE:FACTORY.  [default: {','.join(COMPARED_POLICIES)}]",
             multiple=True,
+        ),
+        _option(
+            "--certify",
+            None,
+            "Also bound the best possible as tightly as it can be, by rows that know all requests to come, never evict or have "
+            "paths alone. Takes some five times as long.",
+            is_flag=True,
         ),
     ],
     "Host memory": [

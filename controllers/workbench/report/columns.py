@@ -291,7 +291,7 @@ SECTIONS = (
         Column("virtual_s", "", str, lambda r: r.virtual_s, "Length of the replay on the virtual clock, seconds."),
         Column("wall_s", "wall s", ONE_DIGIT, lambda r: r.wall_s, "Real length of the replay, seconds."),
     )),
-    Section("Device pools: pages in use at the end / at most / in all, and what was lost for want of them", (
+    Section("Device pools: pages in use at the end / at most / in all", (
         ColumnFamily("", "pages", str, lambda r: _pages(r.cache.pools, r.peak_pages),
                      "Pages in use: at the end / at most / in all."),
         ColumnFamily("used_pages", None, str, lambda r: _each(r.cache.pools, "used"), "Device pages in use at the end."),
@@ -299,8 +299,6 @@ SECTIONS = (
         ColumnFamily("total_pages", None, str, lambda r: _each(r.cache.pools, "total"), "Device pages; null: no limit."),
         ColumnFamily("victims", "evicted", short_count, lambda r: _each(r.cache.pools, "victims"),
                      "Values evicted, of any component, because this pool was short."),
-        ColumnFamily("lost_tokens", "lost tokens", short_count, lambda r: dict(sorted(r.lost_tokens.items())),
-                     "Prompt tokens not resumed for want of this component; they overlap. Unknown: never there, or forgotten."),
     )),
     Section("Why prompt tokens were missed, in percent of all prompts: each token has one cause", (
         ColumnFamily("miss_tokens", None, str, lambda r: r.miss_tokens,
@@ -323,16 +321,6 @@ SECTIONS = (
         *only(lambda r: r.traffic is not None, (
             Column("hit_rate_storage", "storage\nhit %", PERCENT, lambda r: _share(r, storage_hit_tokens(r)),
                    "Prompt tokens brought from the store, or by LMCache, for the very request."),
-        )),
-        *only(lambda r: r.has_host, (
-            Column("reachable_tokens", "", str, lambda r: r.total("reachable_tokens"),
-                   "Prompt tokens that device and host together had when the request was offered."),
-            Column("reachable_rate", "reachable\n%", PERCENT, lambda r: _share(r, r.total("reachable_tokens")),
-                   "The same, as a share of the prompts."),
-            Column("path_tokens", "", str, lambda r: r.total("path_tokens"),
-                   "Prompt tokens that every-token components had; where it is more, windows or states were missing."),
-            Column("path_rate", "every-token\nkinds had %", PERCENT, lambda r: _share(r, r.total("path_tokens")),
-                   "The same, as a share of the prompts."),
         )),
     )),
     Section("Copies between device and host", only(lambda r: r.has_host, (

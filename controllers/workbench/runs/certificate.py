@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.optimum.demand import Demand
-from unified_tree.controllers.workbench.optimum.descent import Descent, whole_tokens
+from unified_tree.controllers.workbench.optimum.descent import QUICK_STAGES, STAGES, Descent, whole_tokens
 from unified_tree.controllers.workbench.optimum.idle import ALL_TOKENS, Asked, Idle
 from unified_tree.controllers.workbench.optimum.paths import most_path_hits
 from unified_tree.controllers.workbench.optimum.prices import Prices
@@ -34,12 +34,15 @@ class Situation:
 
     Pools of both tiers count as one, and so do their budgets: what is on either can be hit.
 
+    Args:
+        certify: whether to take the time for a bound that is as low as can be.
+
     Attributes:
         repeated_tokens: what earlier requests had of the prompts, as far as it can be hit.
         most_hit_tokens: what no cache of the row's pools could exceed there.
     """
 
-    def __init__(self, workload: Workload, counted: RowCounters, row: RowPlan) -> None:
+    def __init__(self, workload: Workload, counted: RowCounters, row: RowPlan, *, certify: bool) -> None:
         self._workload = workload
         requests, page_size = counted.requests, row.composition.page_size
         self._order = _admitted(requests)
@@ -51,7 +54,7 @@ class Situation:
         if demand.windows or demand.states:
             fitting = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
             descent = Descent(fitting, demand, Prices(fitting, demand), self.most_hit_tokens)
-            descent.go()
+            descent.go(STAGES if certify else QUICK_STAGES)
             self.most_hit_tokens, self._depths = whole_tokens(descent.bound), descent.depths
 
     def plan(self) -> Resumptions:

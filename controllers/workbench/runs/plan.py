@@ -44,6 +44,8 @@ class Plan:
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
         shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
         verification: whether pages hold bytes that are compared.
+        certify: whether the best possible is bounded as tightly as it can be, with rows that know the future, never evict, or
+            ask for paths alone. That takes several times as long.
 
     Raises ConfigurationError where times are to be modelled of a model that states no FLOPs.
     """
@@ -57,6 +59,7 @@ class Plan:
     linker: LinkerSettings | None = None
     shares_pools: bool = False
     verification: Verification = Verification.OFF
+    certify: bool = False
 
     def __post_init__(self) -> None:
         if self.settings.prefill_flops_per_s is not None and not self.composition.states_flops:
@@ -121,8 +124,8 @@ class RowSpec:
 
 
 def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
-    """A row a policy, and one where it has all memory to share; then clairvoyant, likewise, and unbounded; and path-only twins
-    of all but the shared ones and the unbounded one.
+    """A row a policy, and one where it has all memory to share. To certify, then clairvoyant, likewise, and unbounded; and
+    path-only twins of all but the shared ones and the unbounded one.
 
     There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
     no twins of a model of paths alone, which is its own.
@@ -132,6 +135,8 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    if not plan.certify:
+        return rows + [replace(row, is_shared=True) for row in rows if plan.shares_pools]
     references = [RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts)]
     paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
     twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows + references] if paths != page_counts else []

@@ -117,7 +117,7 @@ def _replay(
         ceiling_tokens = _hittable_tokens(served, row)
         situation = None
         if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
-            situation = Situation(workload, counters, row)
+            situation = Situation(workload, counters, row, certify=plan.certify)
             ceiling_tokens = situation.repeated_tokens
         result = RowResult(
             policy=spec.label,
@@ -128,7 +128,6 @@ def _replay(
             served=served,
             turned_away=turned_away,
             preempted=counters.preempted_count,
-            lost_tokens=counters.lost_tokens,
             miss_tokens=counters.miss_tokens | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
             figures=Figures.of(cache, spec.label).with_rejected(
                 turned_away[turned_away["admission"] == NOT_ADMITTED]["prompt_tokens"].tolist()

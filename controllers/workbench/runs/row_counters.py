@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.runs.row_result import REQUEST, Residency
+from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
-from unified_tree.declare.keys import Key
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance
     from unified_tree.controllers.workbench.runs.row_result import Requests
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
-    from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
+    from unified_tree.controllers.workbench.traces.workload import Request, Workload
     from unified_tree.misses.miss import Miss
 
 RESIDENCY_SAMPLES = 200
@@ -42,7 +42,7 @@ class RowCounters:
         requests: an array of REQUEST by index; of rejected ones only the prompt's length counts, and as `admitted_s` when.
         held: what running requests used of the device just before each admission, and at most from there to the next one: by
             component in pages, or where pools share a budget that of ALL_POOLS in blocks.
-        lost_tokens: see RowResult, as the rest.
+        miss_tokens: see RowResult, as the rest.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class RowCounters:
         for request in workload.requests:
             if request.chain != NO_CHAIN:
                 turns[request.chain] = self.requests["turn"][request.index] = turns.get(request.chain, 0) + 1
-        self.lost_tokens: dict[str, int] = {}
         self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
@@ -72,32 +71,23 @@ class RowCounters:
         self.held: dict[str, list[list[int]]] = {name: [] for name in rooms}
         self.peak_pages = dict.fromkeys(stats.pools, 0)
         self.peak_host_pages = dict.fromkeys(stats.host_pools, 0)
-        self._cache = cache
+        self._pools = PoolsInUse(cache)
         self._clairvoyance = clairvoyance
         self._progress = progress
         self._is_linked = is_linked
         self._step_s = step_ms / 1000.0
-        self._lost_at_offer: dict[str, int] = {}
         self._held_at_offer: dict[str, int] = {}
-        self._lost: dict[int, dict[str, int]] = {}
         self._misses: dict[int, list[Miss]] = {}
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
         self._samples: list[tuple[float, dict[str, int]]] = []
         self._admissions = 0
         self._at_prompt_end: dict[int, ServedRequest] = {}  # by index: no admission since has found them beyond it
 
-    def offered(self, request: Request, prompt: Int64s) -> None:
-        """Note what is there and what is missing now, before the offer changes anything."""
+    def offered(self, request: Request) -> None:
+        """Note what running requests hold now, before the offer changes anything."""
         if self._clairvoyance is not None:
             self._clairvoyance.offered(request)
         self._held_at_offer = self._held()
-        self._lost_at_offer = {}
-        explanation = self._cache.explain(Key(prompt))
-        self.requests["reachable_tokens"][request.index] = explanation.reachable_length
-        self.requests["path_tokens"][request.index] = explanation.path_length
-        for loss in explanation.losses:
-            if loss.kept_on is None:  # what the host still has is not lost
-                self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
 
     def fetched(self, request: Request, waited_s: float) -> None:
         """Note how long a request waited for a store."""
@@ -116,7 +106,6 @@ class RowCounters:
             entry["linked_hit_tokens"] = min(lease.compute_from - loaded_tokens, fetched_tokens)
         entry["rebuilt_tokens"] = lease.cached_tokens - lease.compute_from
         entry["admitted_s"] = now_s
-        self._lost[request.index] = self._lost_at_offer
         self._misses[request.index] = lease.misses
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
@@ -142,12 +131,8 @@ class RowCounters:
             latest[1] = max(latest[1], held)
 
     def _held(self) -> dict[str, int]:
-        """What running requests use now, as `held`: pages of their own, and those of the tree that they lock."""
-        cache = self._cache
-        held = {}
-        for name in self.peak_pages:
-            pool = cache.tree.pool(name)
-            held[name] = cache.device.allocators[name].used_pages - pool.used_pages + pool.protected_pages
+        """What running requests use now, as `held`."""
+        held = self._pools.held_pages()
         if self._page_blocks is None:
             return held
         return {ALL_POOLS: sum(blocks * held[name] for name, blocks in self._page_blocks.items())}
@@ -174,15 +159,12 @@ class RowCounters:
         is_at_prompt_end = self._at_prompt_end.pop(request.index, None) is not None
         if is_at_prompt_end or rejected or request.index in self._preempted:
             self.requests["prompt_done"][request.index] = self._admissions
-        lost = self._lost.pop(request.index, {})
         misses = self._misses.pop(request.index, [])
         if rejected:
             self.requests["admitted_s"][request.index] = now_s
         else:
             self.requests["is_served"][request.index] = True
             self.requests["spent_ns"][request.index] = spent_ns
-            for name, tokens in lost.items():
-                self.lost_tokens[name] = self.lost_tokens.get(name, 0) + tokens
             for miss in misses:
                 self.miss_tokens[miss.cause.label] += miss.tokens
         if self._progress is not None:
@@ -197,9 +179,7 @@ class RowCounters:
 
     def look_at_pools(self) -> dict[str, int]:
         """Note the most pages in use so far. Returns those in use on device now, by component."""
-        stats = self._cache.stats()
-        used = {name: pool.used for name, pool in stats.pools.items()}
-        host_used = {name: pool.used for name, pool in stats.host_pools.items()}
+        used, host_used = self._pools.device_pages(), self._pools.host_pages()
         for peaks, now in ((self.peak_pages, used), (self.peak_host_pages, host_used)):
             for name, pages in now.items():
                 peaks[name] = max(peaks[name], pages)

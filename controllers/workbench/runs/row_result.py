@@ -22,7 +22,7 @@ device, and until the rest is computed, behind what others have to compute."""
 REQUEST = np.dtype(
     [
         *((f"{name}tokens", np.int64) for name in ("prompt_", "hit_", "host_hit_", "storage_hit_", "linked_hit_")),
-        *((f"{name}tokens", np.int64) for name in ("rebuilt_", "reachable_", "path_")),
+        ("rebuilt_tokens", np.int64),
         *((name, np.float64) for name in ("admitted_s", "load_wait_s", "fetch_wait_s")),
         ("spent_ns", np.int64),
         ("latency_parts_s", np.float64, (len(LATENCY_PARTS),)),
@@ -35,7 +35,6 @@ REQUEST = np.dtype(
 
 - `hit_tokens` were resumed: of these `host_hit_tokens` were loaded back, `storage_hit_tokens` of those had been prefetched for
   this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
-- `reachable_tokens` could be resumed over both tiers when it was offered; the paths alone covered `path_tokens`.
 - `turn` counts the requests of a chain from one; it is 0 for a request without a chain, of which nobody knows.
 - `admission` numbers the admissions, -1 for none; `prompt_done` and `done` are how many there had been when the request had run
   beyond its prompt for good, and when it ended.
@@ -80,7 +79,6 @@ class RowResult:
         served: the requests that were not rejected, in arrival order, an array of REQUEST.
         turned_away: the rejected ones, of which only `prompt_tokens` counts, and as `admitted_s` when they were rejected.
         preempted: how often a running request was put back.
-        lost_tokens: by component, prompt tokens that its absence kept from being resumed.
         miss_tokens: by label of MissCause, prompt tokens that were not resumed at the first admission; each has one cause.
             Those of rejected requests are `rejected`.
         figures: what `unified-tree doctor` reads.
@@ -107,7 +105,6 @@ class RowResult:
     served: Requests
     turned_away: Requests
     preempted: int
-    lost_tokens: dict[str, int]
     miss_tokens: dict[str, int]
     figures: Figures
     prefill_flops: float | None

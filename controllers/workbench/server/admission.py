@@ -116,7 +116,7 @@ class Admission:
         tokens = request.tokens()
         prompt = tokens[: entry.target]
         if not entry.admitted:
-            self._observer.offered(request, prompt)
+            self._observer.offered(request)
         room_before = self._room_tokens() if traffic.has_host else 0
         entry.fetched_tokens = max(entry.fetched_tokens, fetches.fetched_tokens(entry))
         try:

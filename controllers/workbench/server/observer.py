@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
-    from unified_tree.controllers.workbench.traces.workload import Int64s, Request
+    from unified_tree.controllers.workbench.traces.workload import Request
 
 
 class Observer(Protocol):
     """Who is told what happens. Times are in seconds of the virtual clock."""
 
-    def offered(self, request: Request, prompt: Int64s) -> None:
+    def offered(self, request: Request) -> None:
         """A request that was never admitted is about to be offered to the cache; again, if it found no pages before."""
 
     def fetched(self, request: Request, waited_s: float) -> None:

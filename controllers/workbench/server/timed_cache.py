@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
     from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
     from unified_tree.controllers.workbench.traces.workload import Int64s
-
-UNLIMITED = 1 << 40
 
 
 class Stopwatch:
@@ -46,9 +45,10 @@ class TimedCache:
 
     Attributes:
         polled: the time in `poll` and `prefetched`, which are no one request's.
+        pools: what of the cache's pools is in use.
     """
 
-    __slots__ = ("_grown", "_pages", "_room", "cache", "max_tokens", "polled")
+    __slots__ = ("_grown", "_pages", "_room", "cache", "max_tokens", "polled", "pools")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class TimedCache:
         self.cache = cache
         self.max_tokens = max_tokens
         self.polled = Stopwatch()
+        self.pools = PoolsInUse(cache)
         self._pages = pages
         self._grown = grown
         self._room = room
@@ -71,15 +72,9 @@ class TimedCache:
 
     def available_tokens(self) -> int:
         """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
-        stats = self.cache.stats()
-        pools = stats.pools
-        if self._room is not None and stats.budget is not None:
-            return self._room(stats.budget.total - stats.budget.used + stats.budget.evictable)
-        pages = (
-            UNLIMITED if (pool := pools[name]).total is None else pool.total - pool.leased - pool.protected
-            for name in self.cache.layout.paths
-        )
-        return min(pages) * self.cache.page_size
+        if self._room is not None and (blocks := self.pools.free_blocks()) is not None:
+            return self._room(blocks)
+        return self.pools.free_path_pages() * self.cache.page_size
 
     def poll(self) -> None:
         """`PrefixCache.poll`."""

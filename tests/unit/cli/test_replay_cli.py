@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from replay_rows import invoke as run
+from replay_rows import rows_of
 
 from unified_tree.controllers import Lease
 from unified_tree.controllers.cli import commands
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
+from unified_tree.policies.table import POLICIES
 
 FIELDS = {
     "policy",
@@ -34,7 +36,7 @@ FIELDS = {
     "us_per_request_p50",
     "us_per_request_p99",
 }
-SMALL = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1"]
+SMALL = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1", "--certify"]
 
 
 def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
@@ -84,6 +86,20 @@ def test_names_are_printed_as_they_are_and_turns_are_told_apart_only_where_a_tra
 HOST_FIELDS = {"hit_rate_device", "hit_rate_host", "backed_up_gib", "loaded_gib", "drops", "total_host_pages.swa"}
 
 
+def test_recency_and_the_default_are_compared_and_bounded(tmp_path: Path) -> None:
+    row, default = rows_of(tmp_path / "rows.json", *SMALL[:-1]).values()
+    assert (row["policy"], default["policy"]) == ("lru", "density")
+    for each in (row, default):
+        assert each["hit_tokens"] <= each["optimum_low_tokens"] <= each["optimum_high_tokens"] <= each["ceiling_tokens"]
+    exact = rows_of(tmp_path / "exact.json", *SMALL)["lru"]
+    assert exact["optimum_low_tokens"] >= row["optimum_low_tokens"]
+    assert exact["optimum_high_tokens"] <= row["optimum_high_tokens"], "to certify never widens the interval"
+
+
+def test_all_policies_have_a_name(tmp_path: Path) -> None:
+    assert list(rows_of(tmp_path / "rows.json", *SMALL[:-1], "--policy", "all")) == list(POLICIES)
+
+
 def test_without_the_options_of_a_tier_there_is_nothing_of_it(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     result = run(*SMALL, "--policy", "lru", "--json", out)
@@ -96,7 +112,7 @@ def test_without_the_options_of_a_tier_there_is_nothing_of_it(tmp_path: Path) ->
 def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("rows.csv", "rows.json", "rows.png")]
     result = run(
-        *SMALL[:-4], "--device-gib", 0.9, "--jobs", 1, "--policy", "lru", "--host-gib", 16, "--host-pages", "swa=300",
+        *SMALL, "--device-gib", 0.9, "--policy", "lru", "--host-gib", 16, "--host-pages", "swa=300",
         "--write-policy", "write-back", "--host-gb-per-s", 50, "--csv", files[0], "--json", files[1], "--plot", files[2],
     )  # fmt: skip
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ import redis_server
 from replay_rows import invoke as run
 from replay_rows import rows_of, without_wall_clock
 
-SMALL = ["replay", "--requests", "40", "--device-gib", "1", "--concurrency", "8", "--jobs", "1", "--policy", "lru"]
+SMALL = ["replay", "--requests", "40", "--device-gib", "1", "--concurrency", "8", "--jobs", "1", "--policy", "lru", "--certify"]
 HOST = ["--host-gib", "2"]
 FIELDS = {
     "hit_rate_storage",

@@ -40,6 +40,7 @@ def plan_of(
 ) -> Plan:
     composition = composition_for(model, draft=settings.pop("draft", 0))
     return Plan(
+        certify=True,
         workload=WORKLOAD,
         composition=composition,
         device_bytes=int(MODELS[model] * GIB),

@@ -18,7 +18,7 @@ from unified_tree.terms.errors import ConfigurationError
 
 pytestmark = lmcache_server.QUIET
 
-SMALL = ["replay", "--requests", "40", "--device-gib", "2", "--concurrency", "8", "--jobs", "1", "--policy", "lru"]
+SMALL = ["replay", "--requests", "40", "--device-gib", "2", "--concurrency", "8", "--jobs", "1", "--policy", "lru", "--certify"]
 LLAMA = ["--model", "llama-3.1-8b"]
 CHUNK = 256
 FIELDS = {"hit_rate_storage", "prefetched_gib", "persisted_gib", "waited_for_storage", "storage_errors", "lookups"}

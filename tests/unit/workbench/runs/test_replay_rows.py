@@ -138,6 +138,7 @@ SMALL = SyntheticOptions(request_count=150, session_gap_s=4)
 
 def small_plan(model: str, device_gib: float) -> Plan:
     return Plan(
+        certify=True,
         workload=synthetic_workload(SMALL),
         composition=composition_for(model),
         device_bytes=int(device_gib * GIB),

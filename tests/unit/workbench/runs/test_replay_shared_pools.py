@@ -63,7 +63,7 @@ def test_the_same_replay_has_the_same_result() -> None:
 def test_the_command_shows_it_beside_the_split_with_an_interval_of_its_own(tmp_path: Path) -> None:
     rows = rows_of(
         tmp_path / "rows.json", "replay", "--model", "gemma-3-27b", "--device-gib", 16, "--requests", 150,
-        "--policy", "lru", "--shared-pools", "--jobs", 1,
+        "--policy", "lru", "--certify", "--shared-pools", "--jobs", 1,
     )  # fmt: skip
     assert list(rows)[:4] == ["lru", "shared lru", "clairvoyant", "shared clairvoyant"]
     known = rows["shared clairvoyant"]

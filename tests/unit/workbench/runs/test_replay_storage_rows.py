@@ -46,6 +46,7 @@ def plan_of(model: str = "gpt-oss-20b", verification: Verification = Verificatio
     composition = composition_for(model)
     device_gib, host_gib = MODELS[model]
     return Plan(
+        certify=True,
         workload=WORKLOAD,
         composition=composition,
         device_bytes=int(device_gib * GIB),

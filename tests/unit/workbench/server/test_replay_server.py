@@ -47,9 +47,16 @@ class CountingCache:
     layout = SimpleNamespace(paths=("full",))
     page_size = PAGE
 
-    def stats(self) -> SimpleNamespace:
-        pool = SimpleNamespace(total=self.page_count, leased=self.page_count - self.free, protected=0)
-        return SimpleNamespace(pools={"full": pool})
+    tree = SimpleNamespace(pool=lambda _name: SimpleNamespace(used_pages=0, protected_pages=0))
+    controller = None
+
+    @property
+    def device(self) -> SimpleNamespace:
+        return SimpleNamespace(allocators={"full": self})
+
+    @property
+    def free_pages(self) -> int:
+        return self.free
 
     def acquire(
         self,
@@ -102,8 +109,8 @@ class Events:
         self.clock: Callable[[], float] = float
         self.ended_s: dict[int, float] = {}
 
-    def offered(self, request: Request, prompt: Int64s) -> None:
-        assert prompt.size == request.prompt_tokens
+    def offered(self, request: Request) -> None:
+        assert request.prompt_tokens
 
     def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         assert request.index not in self.admitted_s, "told once"
