@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
     from unified_tree.controllers.workbench.traces.workload import Workload
 
-SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
+SWEEP_CAPACITIES = (0.125, 0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
+"""Of the device budget, beside itself."""
 SWEEP_POLICIES = 2
 PATH_ONLY = "path-only "
 """Before the name of the row whose twin a row is."""
@@ -149,11 +150,11 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:
-    """Rows at other device budgets, for the plot: of the cost-aware policy and the first other one, where asked for.
+    """Rows at other device budgets, for the plot: of the first two policies.
 
     A budget too small for the composition is left out.
     """
-    preferred = sorted(dict.fromkeys(policies), key=lambda policy: policy != "cost")[:SWEEP_POLICIES]
+    preferred = list(dict.fromkeys(policies))[:SWEEP_POLICIES]
     specs = []
     for capacity in SWEEP_CAPACITIES:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -145,7 +146,7 @@ class RowCounters:
         """Note how long it took, part by part."""
         assert entry.decoding_from is not None
         steps = (entry.arrived, entry.queued, entry.started, entry.computing, entry.decoding_from)
-        self.requests["latency_parts_s"][entry.request.index] = np.diff(steps) * self._step_s
+        self.requests["latency_parts_s"][entry.request.index] = [(end - begin) * self._step_s for begin, end in pairwise(steps)]
         self._at_prompt_end[entry.request.index] = entry
 
     def preempted(self, request: Request) -> None:

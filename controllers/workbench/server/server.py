@@ -189,7 +189,8 @@ class Server:
         while (entry := self._batch.pop_due(self._clock.step)) is not None:
             entry.decoded_to(self._clock.step)
             if entry.computed == entry.total:
-                self._publish(entry)
+                if entry.request.output_tokens:  # else all was committed with the last chunk
+                    self._publish(entry)
                 self._remove(entry)
                 self._admission.end(entry, rejected=False)
                 continue
