@@ -71,8 +71,7 @@ class Idle:
     """
 
     def __init__(self, asked: Iterable[Asked | None], block_count: int, page_size: int) -> None:
-        known = np.full(block_count, NEVER, np.int64)
-        passed = np.full(block_count, NEVER, np.int64)
+        known = np.full((2, block_count), NEVER, np.int64)  # when its last user had ended, and when one had passed it
         owner: list[Int64s] = []
         ends: list[Int64s] = []
         since: list[Int64s] = []
@@ -84,7 +83,7 @@ class Idle:
             if request is None:
                 self.count += 1
                 continue
-            before = np.stack([known[request.blocks], passed[request.blocks]])
+            before = known[:, request.blocks]
             run_ends, times = _runs(before, request, page_size)
             pins.append((request.prompt_done, request.done, _fresh_tokens(before[0], request, page_size)))
             if request.block_tokens % page_size and page_size % request.block_tokens:
@@ -94,11 +93,9 @@ class Idle:
             saved.append(times[1])
             owner.append(np.full(run_ends.size, self.count, np.int64))
             self.count += 1
-            _note(known, request.blocks, request.done)
-            _note(passed, request.blocks, request.prompt_done)
+            known[:, request.blocks] = np.maximum(before, ((request.done,), (request.prompt_done,)))
             if request.answer_blocks is not None:
-                _note(known, request.answer_blocks, request.done)
-                _note(passed, request.answer_blocks, request.done)
+                known[:, request.answer_blocks] = np.maximum(known[:, request.answer_blocks], request.done)
         nothing = np.empty(0, np.int64)
         self.owner = np.concatenate([nothing, *owner])
         self.end = np.concatenate([nothing, *ends])
@@ -157,10 +154,6 @@ class _Lowest:
         return int(min(over[begin], over[end - (1 << level)]))
 
 
-def _note(known: Int64s, blocks: Int64s, done: int) -> None:
-    known[blocks] = np.maximum(known[blocks], done)
-
-
 def _fresh_tokens(known: Int64s, request: Asked, page_size: int) -> int:
     """Tokens of whole pages of a prompt, none of which any earlier one had."""
     seen = int(np.count_nonzero(known != NEVER)) * request.block_tokens
@@ -174,8 +167,8 @@ def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s
         known: the same of each block, [2, blocks].
     """
     size = request.block_tokens
-    if page_size % size == 0:
-        in_page = page_size // size
+    in_page = page_size // size
+    if in_page > 1 and page_size % size == 0:
         pages = known.shape[1] // in_page
         known = known[:, : pages * in_page].reshape(2, pages, in_page)
         # A page is there with its last block. Its state is saved with that, which may be of an answer behind a prompt.
@@ -187,5 +180,6 @@ def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s
     if count <= 0:
         return known[0, :0], known[:, :0]
     known = known[:, :count]
-    cuts = np.append(np.flatnonzero((known[:, 1:] != known[:, :-1]).any(axis=0)) + 1, count)
+    changes = known[:, 1:] != known[:, :-1]
+    cuts = np.append(np.flatnonzero(changes[0] | changes[1]) + 1, count)
     return np.minimum(cuts * size, most), known[:, cuts - 1]

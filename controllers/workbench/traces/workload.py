@@ -71,9 +71,11 @@ class Request:
 
     def tokens(self) -> Int64s:
         """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy."""
-        tokens = np.full(self.prompt_tokens + self.output_tokens, OWN_TOKENS + self.index, np.int64)
-        shared = np.repeat(self.blocks(), self.block_tokens)
-        tokens[: shared.size] = shared
+        tokens = np.empty(self.prompt_tokens + self.output_tokens, np.int64)
+        blocks = self.blocks()
+        end = blocks.size * self.block_tokens
+        tokens[:end].reshape(-1, self.block_tokens)[:] = blocks[:, np.newaxis]
+        tokens[end:] = OWN_TOKENS + self.index
         if self.answer_runs is not None:
             answer = np.repeat(expand_runs(self.answer_runs), self.block_tokens)
             tokens[self.prompt_tokens : self.prompt_tokens + answer.size] = answer
