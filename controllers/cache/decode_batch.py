@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.cache.lease_state import COMPUTED, DOUBTED_AT, LENGTH, DecodeRow
-from unified_tree.controllers.cache.lease_tokens import NEVER
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.inputs.arguments import integer
 from unified_tree.terms.errors import LeaseError
 
@@ -73,7 +73,7 @@ class DecodeBatch:
         names = (*layout.paths, *(name for name, _ in layout.windows))
         try:
             self._numbers = np.zeros((3, self.max_leases), np.int64)
-            self._plans = np.full((5, self.max_leases), NEVER, np.int64)
+            self._plans = np.full((5, self.max_leases), NO_LENGTH, np.int64)
             self._tables = {name: TableRows(self.max_leases, layout.pages(self.max_tokens)) for name in names}
             self._is_taken = np.zeros(self.max_leases, np.int64)
             self._taken: list[DecodeRow | None] = [None] * self.max_leases
@@ -288,10 +288,10 @@ class DecodeBatch:
     def _by_row(self, given: Any, name: str) -> NDArray[np.int64]:
         """What was given for each of `rows`, for all rows."""
         if isinstance(given, int | np.integer):
-            return self._is_taken * min(integer(given, name, LeaseError), NEVER - 1)
+            return self._is_taken * min(integer(given, name, LeaseError), NO_LENGTH - 1)
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or given.shape != self._rows.shape:
             raise LeaseError(f"{name} must be an integer, or an array of {self._rows.size} of them, not {given!r}")
-        if given.size and (given.min() < 0 or given.max() >= NEVER):
+        if given.size and (given.min() < 0 or given.max() >= NO_LENGTH):
             raise LeaseError(f"{name} must be zero or more, not {given.tolist()}")
         found = np.zeros(self.max_leases, np.int64)
         found[self._rows] = given
@@ -345,7 +345,7 @@ class DecodeBatch:
         self._is_taken[index] = 0
         self._rows = self._find_rows()
         self._numbers[:, index] = 0
-        self._plans[:, index] = NEVER
+        self._plans[:, index] = NO_LENGTH
         for rows in self._tables.values():
             rows.clear(index)
         if not self._free or self._free[-1] != index:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from unified_tree.controllers.cache.lease_tokens import NEVER, LeaseLocks, LeaseTokens, PublishedTokens
+from unified_tree.controllers.cache.lease_tokens import LeaseLocks, LeaseTokens, PublishedTokens
 from unified_tree.controllers.cache.miss_ledger import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StatePages
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.locks.locks import collect
 from unified_tree.terms.errors import LeaseError, StaleBoundaryError
 from unified_tree.terms.tier import Tier
@@ -347,7 +348,7 @@ class LeaseState:
     @property
     def windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows."""
-        return NEVER if self.generation.has_ended else self.published.windows_kept_from
+        return NO_LENGTH if self.generation.has_ended else self.published.windows_kept_from
 
     def cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""
@@ -537,14 +538,14 @@ class DecodeRow:
         """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
         states, lease = self.lease.states, self.lease
         if states is None:
-            return NEVER
+            return NO_LENGTH
         if states.running is None:
             return 0
         if states.is_lost:
-            return NEVER
-        at, length = NEVER, lease.length
+            return NO_LENGTH
+        at, length = NO_LENGTH, lease.length
         if length < lease.prompt_tokens:
-            at = min((at for at in lease.save_at if at > length and at not in lease.published.saved), default=NEVER)
+            at = min((at for at in lease.save_at if at > length and at not in lease.published.saved), default=NO_LENGTH)
         return min(at, states.grow_at(length, lease.committed, lease.computed)) if lease.save_output else at
 
     @property
@@ -554,13 +555,13 @@ class DecodeRow:
             return 0
         locks, layout, tables = self.lease.locks, self._layout, self.lease.tables
         if not locks.has_windows:
-            return NEVER
+            return NO_LENGTH
         at = locks.windows_at + 1
         for name, window in layout.windows:
             if tables[name].first_held < locks.windows_at // layout.page_size:
                 at = max(at, layout.pages(window.until(locks.windows_at)) * layout.page_size)
                 if at > self.lease.windows_kept_from:
-                    return NEVER
+                    return NO_LENGTH
         return at
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.keys import Key
 from unified_tree.inserts.inserting import insert
 from unified_tree.terms.tier import Tier
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Boundary, InsertResult
 
 ONLY_PATHS: Final[tuple[int, ...]] = ()
-NEVER: Final = 1 << 62
-"""A length that no lease reaches."""
 
 
 class Publication(NamedTuple):
@@ -186,8 +185,8 @@ class PublishedTokens:
     def windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows; a page before the end, where a repeat of it resumes."""
         if len(self.saved) == len(self.save_at):
-            return NEVER
-        first = min((at for at in self.save_at if at not in self.saved), default=NEVER)
+            return NO_LENGTH
+        first = min((at for at in self.save_at if at not in self.saved), default=NO_LENGTH)
         return first if first != self._prompt_tokens else first - self._resources.layout.page_size
 
     def publish(self, publication: Publication, end: int) -> list[int]:

@@ -139,7 +139,7 @@ def sglang_check_command(model_path: str, device_gib: float | None, host_gib: fl
 
 @app.command(name="doctor")
 @click.argument("source")
-@click.option("--token", envvar="UNIFIED_TREE_TOKEN", help="That the endpoint asks for.")
+@click.option("--token", envvar="UNIFIED_TREE_INSPECTOR_TOKEN", help="What opens the page.")
 @click.option("--limit", type=click.IntRange(min=1, max=1000), default=5, show_default=True, help="Findings a cache.")
 def doctor_command(source: str, token: str | None, limit: int) -> None:
     """Say what costs a cache its hits, and which setting changes that.

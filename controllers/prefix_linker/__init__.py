@@ -1,6 +1,6 @@
 """Links to prefix caches elsewhere, which look prefixes up by tokens and copy device pages themselves (LMCache, say). Start at
-`LinkedPrefixes`, which links a PrefixCache to a `PrefixLinker`. `MemoryLinker` is a linker for tests; `lmcache` has those of
-LMCache. `linked_pools` describes device pools to a linker.
+`LinkedPrefixes`, which links a PrefixCache to a `PrefixLinker`. `MemoryLinker` is a linker for tests; those of LMCache are in
+`controllers/adapters/lmcache`. `linked_pools` describes device pools to a linker.
 """
 
 if __name__ != "unified_tree.controllers.prefix_linker":  # a second name would make every class exist twice

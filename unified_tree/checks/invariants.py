@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.native.int64 import INT64_BYTES
 from unified_tree.nodes.children import SiblingPlace, child_at
-from unified_tree.nodes.node import NO_BOUNDARY, Node, Value
+from unified_tree.nodes.node import Node, Value
 from unified_tree.state.resumability import is_needed
 from unified_tree.terms.tier import Tier
 
@@ -282,7 +283,7 @@ def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
         assert parent is not None
         if parent.parent is not None and parent.child_index is not None:
             sibling_place = node.sibling_place
-            where = sibling_place.rank if isinstance(sibling_place, SiblingPlace) and sibling_place.is_placed else NO_BOUNDARY
+            where = sibling_place.rank if isinstance(sibling_place, SiblingPlace) and sibling_place.is_placed else NO_LENGTH
             if where != node.nearest_boundary:
                 yield f"{node} stands at {where} among its siblings, not at {node.nearest_boundary}"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import lcm
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unified_tree.declare.coverage import MAX_TOKENS
+from unified_tree.declare.coverage import MAX_TOKENS, NO_LENGTH
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.terms.tier import HOST, Tier
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.component import Component
     from unified_tree.declare.suffix import Suffix
-
-NEVER: Final = 1 << 62
-"""Longer than any text."""
 
 
 class SharedWindow(NamedTuple):
@@ -45,7 +42,7 @@ class ComponentLayout:
         shared_windows: required windows that live in the pages of others.
         is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
-            shortest path from which a prompt resumes without any window, by that or on the free grid; NEVER for none.
+            shortest path from which a prompt resumes without any window, by that or on the free grid; NO_LENGTH for none.
         free_grid_tokens: every multiple of it is a boundary wherever the paths are, for no window needs anything there; 0 for
             no such grid.
         save_grid_tokens: the grid on which every kind can be saved.
@@ -89,7 +86,7 @@ class ComponentLayout:
         self.rebuild_tokens: int | None = None
         if rebuilds and not self.required_points and None not in rebuilds:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
-        self.rebuilt_from = NEVER
+        self.rebuilt_from = NO_LENGTH
         if self.rebuild_tokens is not None:
             self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
         if self.free_grid_tokens:

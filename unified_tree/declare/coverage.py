@@ -96,6 +96,8 @@ class _Kind(ABC):
 
 MAX_TOKENS: Final = 1 << 48
 """No window is longer, and no grid of saved states coarser: sums of a few of these are native integers."""
+NO_LENGTH: Final = 1 << 62
+"""In place of a length where there is none: longer than any text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from unified_tree.nodes.node import NO_BOUNDARY, Node
+from unified_tree.declare.coverage import NO_LENGTH
+from unified_tree.nodes.node import Node
 from unified_tree.nodes.order import Order, Ranked
 
 FULL_TABLE = 2048
@@ -169,7 +170,7 @@ def place_by_boundary(index: ChildIndex, child: Node) -> None:
     sibling_place = child.sibling_place
     if sibling_place is not None:
         index.by_boundary.discard(sibling_place)
-    if child.nearest_boundary == NO_BOUNDARY:
+    if child.nearest_boundary == NO_LENGTH:
         child.sibling_place = None
         return
     if sibling_place is None:
@@ -187,8 +188,8 @@ def nearest_below(node: Node) -> int:
     """The smallest `nearest_boundary` among the children. Cost: O(1)."""
     if node.child_index is not None:
         first = node.child_index.by_boundary.first
-        return first.node.nearest_boundary if isinstance(first, SiblingPlace) else NO_BOUNDARY
-    nearest = NO_BOUNDARY
+        return first.node.nearest_boundary if isinstance(first, SiblingPlace) else NO_LENGTH
+    nearest = NO_LENGTH
     child = node.first_child
     while child is not None:
         nearest = min(nearest, child.nearest_boundary)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.native.tuples import with_item
 from unified_tree.nodes.order import Ranked
 from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from unified_tree.nodes.receipt import Receipt
     from unified_tree.terms.tier import NodeId
 
-NO_BOUNDARY: Final = 1 << 62
-"""`Node.nearest_boundary` of a node under which nothing can be resumed."""
 REPLAY_BOUNDARY: Final = 1 << 61
 """`Node.nearest_boundary` of a node under which one can only resume where the windows before are rebuilt."""
 
@@ -152,7 +151,7 @@ class Node:
         resumable: whether the node ends at a boundary, a length one can resume from: every required component is covered
             there, over device and host.
         nearest_boundary: the smallest `end` of a resumable node in this subtree; if there is none, REPLAY_BOUNDARY where one is
-            so long that its windows can be rebuilt from the path, else NO_BOUNDARY.
+            so long that its windows can be rebuilt from the path, else NO_LENGTH.
         sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
         line: names its prefix for the memory of evictions; None without one.
         lost: windows and states that went from its end for good, one of each component, as a list; None for none.
@@ -197,7 +196,7 @@ class Node:
         self.device: tuple[Value | None, ...] = nothing
         self.host: tuple[Value | None, ...] = nothing
         self.resumable = False
-        self.nearest_boundary = NO_BOUNDARY
+        self.nearest_boundary = NO_LENGTH
         self.sibling_place: SiblingPlace | None = None
         self.is_dirty = False
         self.cursor: Node | None = None

@@ -25,8 +25,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.nodes.children import nearest_below, place_by_boundary
-from unified_tree.nodes.node import NO_BOUNDARY, REPLAY_BOUNDARY, Node, Value
+from unified_tree.nodes.node import REPLAY_BOUNDARY, Node, Value
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Resumability:
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
         if self._state.layout.is_gated:
-            self._set_nearest(node, NO_BOUNDARY)
+            self._set_nearest(node, NO_LENGTH)
 
     def settle_share(self) -> None:
         """Process the share of the queue that every call does. Cost: O(settle_limit log n)."""
@@ -260,7 +261,7 @@ class Resumability:
                 found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, max_pages)}")
         if node.resumable != self.ends_at_boundary(node):
             found.append("a boundary" if node.resumable else "no boundary")
-        nearest = self._nearest(node, min((child.nearest_boundary for child in node.children()), default=NO_BOUNDARY))
+        nearest = self._nearest(node, min((child.nearest_boundary for child in node.children()), default=NO_LENGTH))
         if node.nearest_boundary != nearest:
             found.append(f"its nearest boundary at {node.nearest_boundary}, not {nearest}")
         return found
@@ -287,7 +288,7 @@ def covered_pages(node: Node, component: int) -> int:
 
 def mark_values(state: TreeState, node: Node) -> None:
     """Set `stranded` of every value of the node from its marks."""
-    nothing_below = node.nearest_boundary == NO_BOUNDARY
+    nothing_below = node.nearest_boundary == NO_LENGTH
     for i in state.layout.paths:
         _mark(state, node, i, nothing_below)
     for i, window in state.layout.windows:
@@ -300,7 +301,7 @@ def is_needed(state: TreeState, value: Value) -> bool:
     """Whether some boundary at a node's end needs a value, according to its node's marks."""
     node = value.node
     if state.layout.is_path[value.component]:
-        return node.nearest_boundary != NO_BOUNDARY
+        return node.nearest_boundary != NO_LENGTH
     if value.component in state.layout.points:
         return state.resumability.ends_at_boundary(node)
     return node.nearest_boundary < dict(state.layout.windows)[value.component].until(node.end)

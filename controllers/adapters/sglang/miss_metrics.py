@@ -37,13 +37,15 @@ class MissMetrics:
         self._evicted = self._counter(
             "evicted_miss_tokens", "of those evicted, by the pool that was short", "component", "tier"
         )
+        self._forgotten = self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten").labels(**labels)
         self._details = self._counter("miss_detail_tokens", "of the missed, those of which more is known", "cause", "detail")
 
     def _counter(self, name: str, what: str, *labels: str) -> Counter:
         return Counter(f"unified_tree_{name}", what, [*self._labels, *labels], registry=self._registry)
 
-    def count(self, prompt_tokens: int, hit_tokens: int, misses: Iterable[Miss]) -> None:
-        """Count a request."""
+    def count(self, prompt_tokens: int, hit_tokens: int, misses: Iterable[Miss], forgotten: int = 0) -> None:
+        """Count a request, and how many evicted prefixes were forgotten since the one before."""
+        self._forgotten.inc(forgotten)
         self._requests.inc()
         self._prompts.inc(prompt_tokens)
         self._hits.inc(hit_tokens)

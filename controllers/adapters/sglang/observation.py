@@ -120,6 +120,8 @@ class Observation:
             self._store = StoreMetrics(self._collector.labels, STORE_INTERVAL_S, time.monotonic)
         if is_last or self._store.is_due:
             self._store.tell(self.counters.drops, None if tiers.storage is None else tiers.storage.stats())
+        if is_last:
+            self._store.closed()
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""

@@ -101,13 +101,13 @@ class RequestMisses:
         self._counters = counters
         self._metrics = metrics
         self._given_up: dict[Hashable, tuple[int, StoreLoss | None]] = {}
-        self._tree = tree
+        self._tree, self._forgotten = tree, 0
         self.ledger = MissLedger(tree.state)
 
     def renew(self, tree: UnifiedTree) -> None:
         """The cache was emptied, and this is its tree now. What was evicted before is not remembered."""
         self._given_up.clear()
-        self._tree = tree
+        self._tree, self._forgotten = tree, 0
         self.ledger.renew(tree.state)
 
     def matched(self, req: Any, found: Match, limit: int) -> None:
@@ -181,8 +181,11 @@ class RequestMisses:
 
     def _meter(self, metrics: MissMetrics, prompt: int, resumed: int, parts: list[Miss]) -> None:
         """Count a request among SGLang's metrics, until that fails: its processes share them by files."""
+        ghosts = self._tree.state.ghosts
+        forgotten = 0 if ghosts is None else ghosts.forgotten
+        before, self._forgotten = self._forgotten, forgotten
         try:
-            metrics.count(prompt, resumed, parts)
+            metrics.count(prompt, resumed, parts, forgotten - before)
         except Exception as error:
             self._metrics = None
             LOG.error("SGLang's metrics of misses failed, and count no more requests: %s", traceback_of(error))

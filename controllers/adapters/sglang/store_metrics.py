@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from unified_tree.controllers.cache.metrics import CacheCollector
+from unified_tree.controllers.cache.metrics import PREFIX, CacheCollector
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier import StorageTierStats
+
+DEGRADED = f"{PREFIX}storage_degraded"
 
 
 class StoreMetrics:
@@ -38,6 +40,7 @@ class StoreMetrics:
         self._next_s = clock()
         self._metrics: dict[str, Any] = {}
         self._told: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._gauges: set[tuple[str, tuple[str, ...]]] = set()
 
     @property
     def is_due(self) -> bool:
@@ -63,6 +66,13 @@ class StoreMetrics:
                 for labels, value in _samples(family):
                     metric = self._metric(Gauge, family, multiprocess_mode="mostrecent")
                     (metric.labels(*labels) if labels else metric).set(value)
+                    self._gauges.add((family.name, labels))
+
+    def closed(self) -> None:
+        """The store was closed: every gauge is 0, but `storage_degraded` is 1, because the store cannot be used any more."""
+        for family, labels in self._gauges:
+            metric = self._metrics[family]
+            (metric.labels(*labels) if labels else metric).set(float(family == DEGRADED))
 
     def _metric(self, kind: Any, family: CounterMetricFamily | GaugeMetricFamily, **options: Any) -> Any:
         metric = self._metrics.get(family.name)

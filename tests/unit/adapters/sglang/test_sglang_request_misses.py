@@ -199,6 +199,29 @@ def test_metrics_count_the_same() -> None:
     assert world.misses.figures().misses["other namespace"] == 3
 
 
+def test_metrics_count_what_the_memory_of_evictions_forgot_in_all_trees() -> None:
+    registry = CollectorRegistry()
+    world = World(metrics=MissMetrics({"tp_rank": "0"}, ["full"], registry))
+
+    def forgotten() -> float | None:
+        world.misses.admitted(world.request([1]))
+        return registry.get_sample_value("unified_tree_miss_memory_forgotten_total", {"tp_rank": "0"})
+
+    def forget(prefixes: int) -> None:
+        ghosts = world.tree.state.ghosts
+        assert ghosts is not None
+        ghosts.forgotten += prefixes
+
+    assert forgotten() == 0
+    forget(3)
+    assert forgotten() == forgotten() == 3
+    world.tree = world.new_tree()
+    world.misses.renew(world.tree)
+    assert forgotten() == 3
+    forget(2)
+    assert forgotten() == 5
+
+
 def test_the_log_names_the_three_largest_causes() -> None:
     before = MissFigures(1, 100, 50, Counter({"never seen": 50}))
     now = MissFigures(3, 1100, 80, Counter({"never seen": 80, "a": 500, "b": 400, "last token": 10}))

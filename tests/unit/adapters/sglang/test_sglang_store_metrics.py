@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import struct
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(mon
     now = [100.0]
     monkeypatch.setattr("unified_tree.controllers.adapters.sglang.observation.time.monotonic", lambda: now[0])
     monkeypatch.setattr(StoreMetrics, "tell", told_into(told))
+    monkeypatch.setattr(StoreMetrics, "closed", lambda self: told.append("closed"))
     collector = SimpleNamespace(labels=LABELS)
     keys = RequestKeys(is_bigram=False, adapters={})
     observation = Observation(["full"], keys, MissSettings(memory_mib=0), None, 1, collector)
@@ -107,9 +109,27 @@ def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(mon
         observation.tell_store(served.tiers)
     assert len(told) == 2
     observation.tell_store(served.tiers, is_last=True)
-    assert len(told) == 3
+    assert told[3:] == ["closed"], "the figures of a store that was closed"
     Observation(["full"], keys, MissSettings(memory_mib=0), None, 1).tell_store(served.tiers, is_last=True)
-    assert len(told) == 3, "without SGLang's metrics nothing is written"
+    assert len(told) == 4, "without SGLang's metrics nothing is written"
+    served.tiers.close()
+
+
+def test_the_gauges_of_a_closed_store_do_not_keep_their_last_values(tmp_path: Path) -> None:
+    registry, served = CollectorRegistry(), Served("full", tmp_path)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    storage = served.tiers.storage
+    assert storage is not None
+    metrics.tell({}, dataclasses.replace(storage.stats(), boundaries_waiting=3))
+    name = 'unified_tree_storage_{}{{tp_rank="0"}}'.format
+    before = samples(registry)
+    assert (before[name("boundaries_waiting")], before[name("degraded")]) == (3, 0)
+    metrics.closed()
+    after = samples(registry)
+    assert (after[name("boundaries_waiting")], after[name("degraded")]) == (0, 1)
+    assert {key: value for key, value in after.items() if "_total" in key} == {
+        key: value for key, value in before.items() if "_total" in key
+    }
     served.tiers.close()
 
 
