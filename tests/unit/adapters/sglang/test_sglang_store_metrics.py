@@ -99,7 +99,7 @@ def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(mon
     now = [100.0]
     monkeypatch.setattr("unified_tree.controllers.adapters.sglang.observation.time.monotonic", lambda: now[0])
     monkeypatch.setattr(StoreMetrics, "tell", told_into(told))
-    monkeypatch.setattr(StoreMetrics, "closed", lambda self: told.append("closed"))
+    monkeypatch.setattr(StoreMetrics, "closed", lambda _: told.append("closed"))
     collector = SimpleNamespace(labels=LABELS)
     keys = RequestKeys(is_bigram=False, adapters={})
     observation = Observation(["full"], keys, MissSettings(memory_mib=0), None, 1, collector)
