@@ -83,7 +83,7 @@ def documented(page: str, options: list[str]) -> list[str]:
 
 
 def test_the_script_for_sglang_starts_it_with_settings_that_the_backend_takes(stand_ins: Path) -> None:
-    install, serve = calls_of("examples/sglang/serve.sh", stand_ins)
+    install, serve = calls_of("examples/serve/sglang.sh", stand_ins)
     assert install[1] == ["-m", "pip", "install", f"{ROOT}[sglang,replay]"]
     program, arguments, settings = serve
     assert (program, arguments[:4]) == ("python", ["-m", "sglang.launch_server", "--model-path", "some/model"])
@@ -97,7 +97,7 @@ def test_the_script_for_sglang_starts_it_with_settings_that_the_backend_takes(st
 
 
 def test_the_script_for_vllm_starts_it_with_settings_that_the_connector_takes(stand_ins: Path) -> None:
-    install, serve = calls_of("examples/vllm/serve.sh", stand_ins)
+    install, serve = calls_of("examples/serve/vllm.sh", stand_ins)
     assert install[1] == ["-m", "pip", "install", f"vllm=={TESTED_VERSIONS[-1]}", f"{ROOT}[vllm,replay]"]
     program, arguments, _ = serve
     assert (program, arguments[:2]) == ("vllm", ["serve", "some/model"])
