@@ -57,7 +57,7 @@ class Scheduler:
                 victim, tokens = self.running.popitem()
                 self.cache.preempt(victim, tokens[: victim.computed])
                 self.waiting.insert(0, tokens)  # prompt and output: it resumes behind both, as far as they stay cached
-                self.limit = len(self.running)  # until a request has ended, or it would take the pages back
+                self.limit = len(self.running)  # until a request has ended; otherwise the victim would take the pages back
         return False
 
 
