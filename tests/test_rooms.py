@@ -55,7 +55,7 @@ CONTROLLERS = (
     "workbench",
     "cli",
 )
-WORKBENCH = ("optimum", "traces", "server", "runs", "report", "sizing")
+WORKBENCH = ("optimum", "traces", "recorder", "server", "runs", "report", "sizing")
 CIRCLES = (
     {"nodes.children", "nodes.effect", "nodes.node", "nodes.receipt"},
     {"policies.density.hit_density", "policies.density.queues"},

@@ -72,6 +72,9 @@ class CacheObserver:
     def acquired(self, request: ObservedRequest, key: Key) -> None:
         """A request with this prompt was admitted; in a PrefixCache `request` is its lease."""
 
+    def finished(self, request: ObservedRequest, answer: Sequence[int]) -> None:
+        """A request inside SGLang that was `acquired` has ended, with these tokens as its answer. It is not told of leases."""
+
     def refused(self, error: BaseException) -> None:
         """The request that was about to be admitted was not."""
 

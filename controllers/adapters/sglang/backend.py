@@ -53,6 +53,7 @@ from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_o
 from unified_tree.declare.settings import TreeSettings
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
@@ -86,6 +87,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         watch: over the other ranks, closed with the cache; None for a single rank.
         misses: how the causes of misses are kept and told; None for not at all.
         inspector: where the inspector's page is; None for none.
+        observers: are told of the requests, and closed with the cache.
         adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
             that may mean other weights in another life of the server.
 
@@ -106,6 +108,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         watch: RankWatch | None = None,
         misses: MissSettings | None = None,
         inspector: InspectorSettings | None = None,
+        observers: Sequence[CacheObserver] = (),
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.disable = False
@@ -147,6 +150,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
             inspector,
             self.page_size,
             self.metrics_collector,
+            observers,
         )
         self.reset()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.settings import MissSettings
     from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
+    from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.inspector.engine_cache import EngineCache
     from unified_tree.controllers.inspector.inspector import Inspector
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
@@ -39,6 +40,7 @@ class Observation:
         inspector: where the inspector's page is; None for none.
         page_size: tokens a page.
         collector: SGLang's metrics of the cache; None without them.
+        observers: are told of the requests.
 
     Attributes:
         counters: of copies, evictions and requests.
@@ -55,6 +57,7 @@ class Observation:
         inspector: InspectorSettings | None,
         page_size: int,
         collector: Any = None,
+        observers: Sequence[CacheObserver] = (),
     ) -> None:
         self._components = components
         self._keys = keys
@@ -62,7 +65,10 @@ class Observation:
         self._inspector_settings = inspector
         self._collector = collector
         self.counters = CacheCounters() if collector is None else MeteredCounters(collector, page_size)
-        self.memory_bytes = settings.memory_bytes(is_told=collector is not None or inspector is not None)
+        is_told = collector is not None or inspector is not None or bool(observers)
+        self.memory_bytes = settings.memory_bytes(is_told=is_told)
+        for observer in observers:
+            self.counters.observers.add(observer)
         self.misses: RequestMisses | None = None
         self._log: MissLog | None = None
         self._store: StoreMetrics | None = None
@@ -129,8 +135,11 @@ class Observation:
             self.counters.observers.tell("polled")
 
     def close(self) -> None:
-        """End the log and the page. Idempotent."""
+        """End the log, the page, and what the observers are told. Idempotent."""
         if self._log is not None:
             self._log.close()
         if self._inspector is not None:
             self._inspector.close()
+        self.counters.observers.tell("closed")
+        for observer in self.counters.observers.all:
+            self.counters.observers.remove(observer)

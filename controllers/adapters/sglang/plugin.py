@@ -56,6 +56,7 @@ def build(context: Any) -> Any:
         adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
         inspector=settings.inspector if context.tp_rank == 0 else None,
+        observers=settings.open_observers() if context.tp_rank == 0 else (),
     )
     if cache.observation.page is not None:
         call_when_idle(cache.observation.step)

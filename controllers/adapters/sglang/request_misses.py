@@ -46,16 +46,18 @@ class Account:
         found: its last match; None once it is booked.
         limit: how many tokens that match looked at.
         unloaded: why what the host has was not loaded, if it was not.
+        admitted: as the observers were told of it; None if there are none.
         flight: the prompt that it computes; None if nobody can find it.
         known: how far the tree knew the prompt when it was booked.
         due: where a state should be saved; None for nowhere.
     """
 
-    __slots__ = ("due", "flight", "found", "known", "limit", "unloaded")
+    __slots__ = ("admitted", "due", "flight", "found", "known", "limit", "unloaded")
 
     def __init__(self) -> None:
         self.found: Match | None = None
         self.limit = 0
+        self.admitted: AdmittedRequest | None = None
         self.unloaded: tuple[int, str | None] = TOO_DEAR
         self.flight: Flight | None = None
         self.known = 0
@@ -175,7 +177,8 @@ class RequestMisses:
         counters.hit_tokens += resumed
         counters.host_hit_tokens += loaded
         if counters.observers.all:
-            counters.observers.tell("acquired", AdmittedRequest(prompt, resumed, loaded, parts), key)
+            account.admitted = AdmittedRequest(prompt, resumed, loaded, parts)
+            counters.observers.tell("acquired", account.admitted, key)
         if self._metrics is not None:
             self._meter(self._metrics, prompt, resumed, parts)
 
@@ -206,11 +209,16 @@ class RequestMisses:
                 self.ledger.note_unsaved(at, due, NOT_SAVED)
 
     def released(self, req: Any) -> None:
-        """A request's row is free. Cost: O(1)."""
+        """A request's row is free: it has ended, or was taken back. Cost: O(1)."""
         account: Account | None = getattr(req, ACCOUNT, None)
-        if account is not None and account.flight is not None:
+        if account is None:
+            return
+        if account.flight is not None:
             self.ledger.in_flight.end(account.flight)
             account.flight = None
+        if account.admitted is not None and req.finished():
+            admitted, account.admitted = account.admitted, None
+            self._counters.observers.tell("finished", admitted, req.output_ids)
 
     def figures(self) -> MissFigures:
         """What was booked so far, of all trees. Any thread may ask. Cost: O(causes and details)."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
 from unified_tree.inputs.arguments import integer, number
+from unified_tree.inputs.extensions import find_extension
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
 from unified_tree.terms.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from unified_tree.controllers.counters.observers import CacheObserver
+
+OBSERVERS = "unified_tree.observers"
+"""The entry points of observers."""
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
 MAX_BYTES = 1 << 20
@@ -104,6 +110,8 @@ class Settings:
             tier then stop to agree, too.
         misses: the causes of misses.
         inspector: the page of the inspector; None for none.
+        observers: settings of further observers by name: `record`, which writes a trace, one that an installed package
+            registers (`unified_tree.observers`), or `module:factory`.
         allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
@@ -114,6 +122,7 @@ class Settings:
     rank_timeout_s: float = RANK_TIMEOUT_S
     misses: MissSettings = MissSettings()
     inspector: InspectorSettings | None = None
+    observers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
@@ -122,6 +131,24 @@ class Settings:
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
         if self.inspector is not None and self.misses.memory_mib == 0:
             raise ConfigurationError("an inspector tells the causes of misses: give misses.memory_mib more than 0")
+        if not isinstance(self.observers, Mapping) or not all(isinstance(each, Mapping) for each in self.observers.values()):
+            raise ConfigurationError(
+                'observers must name each with its settings, such as {"record": {"directory": "/var/log/traces"}}, '
+                f"not {self.observers!r}"
+            )
+        if self.observers and self.misses.memory_mib == 0:
+            raise ConfigurationError("observers are told of requests with their misses: give misses.memory_mib more than 0")
+
+    def open_observers(self) -> list[CacheObserver]:
+        """The observers asked for. Raises ConfigurationError for an unknown name, and for settings that do not fit."""
+        opened = []
+        for name, given in self.observers.items():
+            factory: Callable[..., CacheObserver] = find_extension("observer", name, OBSERVERS, {})
+            try:
+                opened.append(factory(**given))
+            except TypeError as error:
+                raise ConfigurationError(f"observers.{name}: {error}") from error
+        return opened
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -151,6 +178,7 @@ class Settings:
             rank_timeout_s=given.get("rank_timeout_s", RANK_TIMEOUT_S),
             misses=MissSettings(**misses),
             inspector=InspectorSettings.of(given.get("inspector")),
+            observers=given.get("observers") or {},
             allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 
