@@ -9,6 +9,7 @@ import sys
 
 EXTRAS = {
     **dict.fromkeys(("click", "rich", "matplotlib"), "replay"),
+    **dict.fromkeys(("aiohttp", "jinja2", "msgpack", "tokenizers", "zmq"), "record"),
     **dict.fromkeys(("redis", "yaml"), "redis"),
     "xxhash": "storage",
     "torch": "tensors",

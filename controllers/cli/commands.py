@@ -14,6 +14,7 @@ from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.inspect_command import inspect_command
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
+from unified_tree.controllers.cli.record_command import record_command
 from unified_tree.controllers.cli.size_command import learned_split, size_command
 from unified_tree.controllers.workbench.report.composition_tables import print_models
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
@@ -159,4 +160,5 @@ def columns_command() -> None:
 
 
 app.add_command(inspect_command)
+app.add_command(record_command)
 app.add_command(size_command)

@@ -103,4 +103,3 @@ class BlockHasher:
     def ids(self, tokens: bytes | memoryview, namespace: str = "") -> list[int]:
         """The ids of a prompt's whole blocks, each below 2**63. Cost: as `extend`."""
         return self.extend(self.begin(namespace), tokens)[1]
-

@@ -144,9 +144,7 @@ def template(text: str, special: Mapping[str, str | None]) -> Callable[[Mapping[
     def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)

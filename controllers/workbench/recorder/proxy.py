@@ -39,8 +39,8 @@ TOO_LARGE: Final = "larger than is kept"
 UNSERVED: Final = "not served"
 """Refused by the server, which may be down, or given up by its client before the answer began."""
 OF_A_CONNECTION = frozenset(
-    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
-    + ("transfer-encoding", "upgrade", "host", "expect")
+    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade host "
+    "expect".split()
 )
 ADDED_TO_REQUESTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 ADDED_TO_ANSWERS = ("Content-Type", "Date", "Server")
@@ -283,12 +283,7 @@ async def _leave_out(request: web.Request, response: web.StreamResponse) -> None
 
 def passed_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The headers that are passed on: all but those of one connection, which `Connection` may name more of."""
-    named = {
-        name.strip().lower()
-        for key, value in headers.items()
-        if key.lower() == "connection"
-        for name in value.split(",")
-    }
+    named = {name.strip().lower() for key, value in headers.items() if key.lower() == "connection" for name in value.split(",")}
     left_out = OF_A_CONNECTION | (named - {"content-length", "content-type", "content-encoding"})
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in left_out)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from array import array
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import FullDisk
 from kinds import FULL
 from replay_rows import invoke
 
@@ -104,12 +104,8 @@ def test_a_caller_that_changes_its_tokens_changes_no_recording(tmp_path: Path) -
 
 
 def test_a_full_disk_costs_the_recording_and_no_request(tmp_path: Path) -> None:
-    class Full(Disk):
-        def write(self, descriptor: int, data: bytes | memoryview) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     cache = PrefixCache([FULL], PAGE, {"full": 64})
-    recorder = recording(tmp_path, Full())
+    recorder = recording(tmp_path, FullDisk())
     cache.observers.add(recorder)
     for at in range(5):
         serve(cache, range(at, at + 8))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import FullDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.recorder import QUEUE_FULL, UNREADABLE, Recorder, UnrecordedError
-from unified_tree.controllers.workbench.recorder.trace_files import Disk, TraceFiles
+from unified_tree.controllers.workbench.recorder.trace_files import TraceFiles
 from unified_tree.controllers.workbench.recorder.trace_lines import RecordedRequest
 from unified_tree.controllers.workbench.recorder.trace_writer import DISK_FAILED, TOO_LONG, TraceWriter
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
@@ -28,20 +28,6 @@ def request(tokens: list[int], **given: Any) -> RecordedRequest:
 def lines(directory: Path) -> list[dict[str, Any]]:
     texts = [path.read_text() for path in sorted(directory.glob("requests-*.jsonl"))]
     return [json.loads(line) for text in texts for line in text.splitlines()]
-
-
-class FullDisk(Disk):
-    """Takes so many bytes, and half of what goes beyond."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-
-    def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        if self.room <= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        taken = min(self.room, len(data))
-        self.room -= taken
-        return super().write(descriptor, data[:taken])
 
 
 TOKENS = st.lists(st.integers(0, (1 << 63) - 1), max_size=40)

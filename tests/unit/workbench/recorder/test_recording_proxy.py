@@ -1,9 +1,8 @@
-"""The recording proxy in front of a small server on loopback: what passes, what is recorded, and what neither side may break."""
+"""The recording proxy in front of a small server on loopback: what passes, what is recorded, what may not break."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import gzip
 import io
 import json
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
+from full_disk import FullDisk
 
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.exchanges import ExchangeReader
@@ -93,7 +93,9 @@ class Server:
 class Stage:
     """A server, its proxy and a client."""
 
-    def __init__(self, server: Server, recorder: Recorder, proxy: RecordingProxy, address: str, direct: str, client: Any) -> None:
+    def __init__(
+        self, server: Server, recorder: Recorder, proxy: RecordingProxy, address: str, direct: str, client: Any
+    ) -> None:
         self.server = server
         self.recorder = recorder
         self.proxy = proxy
@@ -123,7 +125,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(directory: Path, disk: Disk | None = None, prompts: PromptTokens = TEXTS, **given: Any) -> AsyncIterator[Stage]:
+async def staged(
+    directory: Path, disk: Disk | None = None, prompts: PromptTokens = TEXTS, **given: Any
+) -> AsyncIterator[Stage]:
     server = Server()
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", server.answer)
@@ -238,7 +242,7 @@ def test_headers_of_the_client_arrive_and_none_is_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /evil",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nabcde",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
@@ -307,16 +311,12 @@ def test_a_client_that_leaves_ends_the_work_and_is_recorded(tmp_path: Path) -> N
 
 
 def test_a_full_disk_costs_the_recording_and_no_request(tmp_path: Path) -> None:
-    class Full(Disk):
-        def write(self, descriptor: int, data: bytes | memoryview) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     async def work(stage: Stage) -> None:
         for _ in range(5):
             assert (await stage.post("/v1/completions", {"prompt": IDS}))[0] == 200
         assert await stage.summary() == "lost 5 (the disk failed: 5)"
 
-    assert run(tmp_path, work, disk=Full()) == []
+    assert run(tmp_path, work, disk=FullDisk()) == []
 
 
 def test_a_body_beyond_the_bound_passes_and_is_counted(tmp_path: Path) -> None:
@@ -423,7 +423,11 @@ def test_models_salts_and_adapters_keep_prompts_apart(tmp_path: Path) -> None:
 
 def test_a_conversation_shares_its_beginning_by_turns(tmp_path: Path) -> None:
     one = [{"role": "user", "content": "Say something long enough."}]
-    two = [*one, {"role": "assistant", "content": "Something."}, {"role": "user", "content": [{"type": "text", "text": "More."}]}]
+    two = [
+        *one,
+        {"role": "assistant", "content": "Something."},
+        {"role": "user", "content": [{"type": "text", "text": "More."}]},
+    ]
     pictures = [[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:{i}"}}]}] for i in (1, 2)]
 
     async def work(stage: Stage) -> None:
@@ -451,7 +455,9 @@ def test_ids_that_the_server_tells_are_the_prompt(tmp_path: Path) -> None:
     assert line["hash_ids"] + line["output_hash_ids"] == ids([*IDS, 7, 8, 9])
 
 
-@pytest.mark.parametrize("text", ["", "127.0.0.1:30000", "ftp://a:1", "http://", "http://a:b", "http://u:p@a:1", "http://a:1/?q"])
+@pytest.mark.parametrize(
+    "text", ["", "127.0.0.1:30000", "ftp://a:1", "http://", "http://a:b", "http://u:p@a:1", "http://a:1/?q"]
+)
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="a server is given as"):
         server_address(text)
