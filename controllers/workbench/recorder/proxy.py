@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 TOO_LARGE: Final = "larger than is kept"
 UNSERVED: Final = "not served"
 """Refused by the server, which may be down, or given up by its client before the answer began."""
-OF_A_CONNECTION = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade host "
-    "expect".split()
-)
+OF_A_CONNECTION = {
+    *("connection", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
+    *("trailer", "transfer-encoding", "upgrade"),
+}
 ADDED_TO_REQUESTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 ADDED_TO_ANSWERS = ("Content-Type", "Date", "Server")
 """What aiohttp adds where it is missing."""

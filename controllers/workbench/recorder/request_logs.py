@@ -52,6 +52,7 @@ VLLM = re.compile(
 )
 STAMP = re.compile(rb"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 UNESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
+DAY_MS = 86_400_000
 LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -88,7 +89,7 @@ class LogReader:
         self._prompts = prompts
         self._lose = lose
         self._open: OrderedDict[str, Logged] = OrderedDict()
-        self._year = 1970
+        self._year = 1972  # of a log without years; one with a 29th of February
         self._last_ms = 0
         self.found = 0
 
@@ -244,11 +245,12 @@ class LogReader:
             return self._last_ms
         year, *parts = (0 if part is None else int(part) for part in found.groups()[:6])
         fraction = (found[7] or b"").ljust(3, b"0")[:3]
-        moment = datetime(year or self._year, *parts).replace(tzinfo=UTC).timestamp()
-        if not year and moment * 1000 < self._last_ms - 180 * 86_400_000:  # a new year has begun
+        month, day, hour, minute, second = parts
+        moment = datetime(year or self._year, month, day, hour, minute, second, tzinfo=UTC)
+        if not year and moment.timestamp() * 1000 < self._last_ms - 180 * DAY_MS:  # a new year has begun
             self._year += 1
-            moment = datetime(self._year, *parts).replace(tzinfo=UTC).timestamp()
-        self._last_ms = round(moment * 1000) + int(fraction)
+            moment = moment.replace(year=self._year)
+        self._last_ms = round(moment.timestamp() * 1000) + int(fraction)
         return self._last_ms
 
 
