@@ -1,6 +1,7 @@
 """Recording the requests of a cache, by its own hook.
 
-In the cache's thread a request costs some 5 µs and a reference to its prompt: hashing and writing are the recorder's.
+In the cache's thread a request costs some 15 µs, and a copy of its prompt where the caller may change that. Hashing and writing
+are the recorder's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ This shows what was computed, and not all that was asked for: a prompt that was 
 told from prompts, and the tokens behind the last whole block are missing. Use it where there can be no proxy and no log.
 
 Known blocks are kept by the engine's hash: the chain of hashes up to there (BlockHasher), and the ids that the block added.
-Each costs some 0.5 kB; the least recently used go beyond a bound. An event whose block before is not known any more, or was
+Each costs some 0.7 kB; the least recently used go beyond a bound. An event whose block before is not known any more, or was
 never seen, is counted. Removals are not needed: a hash stands for the same tokens when it is stored again.
 
 Events come as msgpack over ZeroMQ, batches `[time, events, rank]`; an event is a map with its `type`, or, in older versions,
@@ -39,7 +39,16 @@ if TYPE_CHECKING:
     BlockKey = tuple[Any, Any]
     """A rank, and the engine's hash."""
 
-ARRAY_FIELDS = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name")
+ARRAY_FIELDS: Sequence[str] = (
+    "type",
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+)
 ON_DEVICE = (None, "GPU")
 ORPHAN: Final = "goes on from an unknown block"
 UNREADABLE_EVENT: Final = "an unreadable event"
@@ -128,7 +137,7 @@ class EventTrace:
 
     def _event(self, event: Any, time_ms: int, rank: int) -> None:
         try:
-            fields = event if isinstance(event, dict) else dict(zip(ARRAY_FIELDS, event, strict=False))
+            fields: dict[str, Any] = event if isinstance(event, dict) else dict(zip(ARRAY_FIELDS, event, strict=False))
             if fields["type"] == "BlockStored" and fields.get("medium") in ON_DEVICE and not fields.get("group_idx"):
                 self._stored(fields, time_ms, rank)
         except (TypeError, ValueError, KeyError, OverflowError, IndexError, AttributeError):

@@ -1,9 +1,9 @@
 """Records a trace inside SGLang and replays it: `python recorded_trace.py --requests 200`, run by the engine's python.
 
-An engine with `--radix-cache-backend unified_tree` and the observer `record` serves mixes of one seed each. Compared are, for each
-case, the cached tokens that the engine reported to its clients, those in the trace, those that the trace's own hashes allow to a
-cache that forgets nothing, with the blocks of the answers and without them, and those of a replay with as many pages. The status
-is 1 if the trace lacks a request, or has other cached tokens than the engine reported.
+An engine with `--radix-cache-backend unified_tree` and the observer `record` serves mixes of one seed each. Compared are, for
+each case, the cached tokens that the engine reported to its clients, those in the trace, those that the trace's own hashes
+allow to a cache that forgets nothing, with the blocks of the answers and without them, and those of a replay with as many
+pages. The status is 1 if the trace lacks a request, or has other cached tokens than the engine reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import tiny_models
 from caches import OURS, Cache
 from cases import Case
 from imported_engine import ImportedEngine
@@ -82,7 +81,8 @@ def main() -> int:
     asked = SimpleNamespace(models=options.models, tp=1, no_aborts=True, timing=False, timeout=options.timeout)
     imported = ImportedEngine(base_environment(work, options.source))
     head = ("pool", "at once", "requests", "prompt", "reported", "in trace", "possible", "without answers", "replay")
-    rows, is_wrong = [head], False
+    rows: list[tuple[str, ...]] = [head]
+    is_wrong = False
     for (size, tokens), at_once in ((each, count) for each in SIZES.items() for count in (1, 6)):
         waves = round(options.requests / (1 if at_once == 1 else WAVES_REQUESTS))
         case = Case(
