@@ -5,14 +5,16 @@ noted on the side: the bytes of a request and of its answer, up to a bound for e
 recorder when the answer has ended. Nothing of that can change, delay or end what passes.
 
 Not passed on are the headers that belong to one connection (RFC 9110, 7.6.1). The address is always that of the one server,
-whatever the request line says. Each request has a connection of its own to the server (some 0.1 ms on loopback): one that
+whatever the request line says. Each request has a connection of its own to the server: one that
 is kept open may be closed by the server just when a request is written, which the client would see as an error of the proxy's
 making. If a client leaves, so does the connection to the server, which ends the work on it. A server that breaks off has its
-client's connection broken off, so that half an answer never looks like a whole one. WebSockets are not passed on.
+client's connection broken off, so that half an answer never looks like a whole one. WebSockets are not passed on, and headers
+that are not UTF-8 are refused. A request takes some 0.8 ms longer.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +48,9 @@ ADDED_TO_REQUESTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 ADDED_TO_ANSWERS = ("Content-Type", "Date", "Server")
 """What aiohttp adds where it is missing."""
 SHUTDOWN_S = 5.0
+QUIET = logging.getLogger("unified_tree.recorder.http")
+"""aiohttp logs what it cannot parse, with the bytes: a prompt, say."""
+QUIET.disabled = True
 MAX_HEADER_BYTES = 1 << 16
 CONNECT_S = 30.0
 DEFAULT_LONGEST_BYTES = 8 << 20
@@ -165,6 +170,7 @@ class RecordingProxy:
             access_log=None,
             auto_decompress=False,
             handler_cancellation=True,
+            logger=QUIET,
             max_field_size=MAX_HEADER_BYTES,
             max_line_size=MAX_HEADER_BYTES,
             shutdown_timeout=SHUTDOWN_S,
@@ -192,6 +198,8 @@ class RecordingProxy:
         target = request.raw_path
         if not target.startswith("/"):
             return _error(400, "the request must name a path")
+        if not is_text(request.headers):
+            return _error(400, "the headers must be UTF-8")
         note = Note(self._kept, kind_of(request.method, target.partition("?")[0]), self._time_ms())
         try:
             return await self._exchange(request, target, note)
@@ -258,6 +266,8 @@ async def _pieces(request: web.Request, note: Note) -> AsyncIterator[bytes]:
 
 async def _answered(request: web.Request, answer: ClientResponse, note: Note) -> web.StreamResponse:
     """Pass an answer back."""
+    if not is_text(answer.headers):
+        return _error(502, "the headers of the server's answer are not UTF-8")
     note.is_served = 200 <= answer.status < 300
     note.is_stream = answer.content_type == "text/event-stream"
     response = PassedAnswer(status=answer.status, reason=answer.reason, headers=passed_headers(answer.headers))
@@ -286,6 +296,11 @@ def passed_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     named = {name.strip().lower() for key, value in headers.items() if key.lower() == "connection" for name in value.split(",")}
     left_out = OF_A_CONNECTION | (named - {"content-length", "content-type", "content-encoding"})
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in left_out)
+
+
+def is_text(headers: Mapping[str, str]) -> bool:
+    """Whether headers can be passed on: aiohttp leaves out bytes that are not UTF-8, which it has read as lone surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for value in headers.values() for letter in value if letter > "\x7f")
 
 
 def server_address(text: str) -> str:

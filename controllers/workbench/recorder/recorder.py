@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.workbench.recorder.trace_writer import LOG
 from unified_tree.inputs.arguments import integer
-from unified_tree.inputs.printable import traceback_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -133,4 +132,4 @@ class Recorder:
             self._writer.lose(str(error))
         except Exception as error:  # what a client sends may be anything
             self._writer.lose(UNREADABLE)
-            LOG.debug("a request could not be read: %s", traceback_of(error))
+            LOG.debug("a request could not be read: %s", type(error).__name__)  # its message may hold a prompt
