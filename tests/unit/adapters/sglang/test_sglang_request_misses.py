@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from unified_tree import Component, ConfigurationError, MissCause, Path, Point, UnifiedTree
+from unified_tree import Component, ConfigurationError, Key, MissCause, Path, Point, UnifiedTree
 from unified_tree.controllers.adapters.sglang.miss_log import MissLog, told
 from unified_tree.controllers.adapters.sglang.miss_metrics import MissMetrics
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.counters.cache_counters import CacheCounters
+from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.terms.results import NOWHERE
 
 
@@ -29,7 +30,8 @@ class World:
         self.has_states = has_states
         self.keys = RequestKeys(is_bigram=is_bigram, adapters={})
         self.tree = self.new_tree()
-        self.misses = RequestMisses(self.tree, self.keys, CacheCounters(), metrics)
+        self.counters = CacheCounters()
+        self.misses = RequestMisses(self.tree, self.keys, self.counters, metrics)
         self.next_page = 0
 
     def new_tree(self) -> UnifiedTree:
@@ -104,6 +106,33 @@ def test_a_prompt_is_in_flight_until_it_is_published_or_its_row_is_free() -> Non
     world.misses.admitted(third)
     world.publish(third)
     assert world.misses.ledger.in_flight.count == 0
+
+
+def test_observers_are_told_of_the_end_of_a_request_and_not_that_it_was_taken_back() -> None:
+    class Told(CacheObserver):
+        def __init__(self) -> None:
+            self.events: list[tuple[str, Any, list[int]]] = []
+
+        def acquired(self, request: Any, key: Key) -> None:
+            self.events.append(("acquired", request, list(range(key.length))))
+
+        def finished(self, request: Any, answer: Any) -> None:
+            self.events.append(("finished", request, list(answer)))
+
+    world, told_of = World(), Told()
+    world.counters.observers.add(told_of)
+    req = world.request([1, 2, 3])
+    req.output_ids, is_finished = array("q", [7]), False
+    req.finished = lambda: is_finished
+    world.misses.admitted(req)
+    world.misses.released(req)
+    assert [name for name, *_ in told_of.events] == ["acquired"], "it was taken back"
+    world.misses.admitted(req)
+    req.output_ids, is_finished = array("q", [7, 8]), True
+    for _ in range(2):
+        world.misses.released(req)
+    (_, acquired, _), (name, finished, answer) = told_of.events
+    assert (name, answer) == ("finished", [7, 8]) and finished is acquired
 
 
 def test_the_pool_that_was_short_is_told() -> None:
