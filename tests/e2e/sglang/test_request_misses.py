@@ -141,11 +141,12 @@ def test_a_window_that_was_evicted_is_named() -> None:
     assert engine.words["evicted from the device pool of swa"] == 200
 
 
-def test_a_window_that_ends_where_no_prompt_resumes_was_never_saved() -> None:
+def test_a_window_serves_a_repeat_and_what_goes_on_and_a_branch_while_there_is_room() -> None:
     engine = Engine(WINDOW)
-    engine.serve(tokens(200))  # its window serves what goes on behind it, not the prompt itself, less its last token
-    assert engine.serve(tokens(200)) == {"never_saved": 199}
+    engine.serve(tokens(200))
+    assert engine.serve(tokens(200)) == {}
     assert engine.serve(tokens(240)) == {"never_seen": 39}
+    assert engine.serve(tokens(100) + tokens(50, 500)) == {"diverged": 49}
 
 
 def test_a_state_that_was_evicted_is_named() -> None:
