@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benches.machine import commit
 from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.commands import replay_command
 from unified_tree.controllers.workbench.runs.plan import Plan
 
 POLICIES = ("lru", "cost", "density")
+Row = dict[str, Any]
 WORKLOADS: dict[str, tuple[str, ...]] = {
     "conversations": ("conversation_trace.jsonl.gz",),
     "coding agents": ("claude_code.runs.jsonl.gz", "--requests", "4000"),
@@ -106,10 +108,13 @@ def table(
     about: str | None,
     columns: str,
     chosen: Iterable[Cell],
-    measure: Callable[[Cell, Path], dict[str, Any]],
-    line: Callable[[dict[str, Any]], str],
+    measure: Callable[[Cell, Path], Row],
+    line: Callable[[Row], str],
     arguments: list[str] | None,
-) -> list[dict[str, Any]]:
+    *,
+    again: Callable[[Row, Cell, Path, list[str]], Row] | None = None,
+    summary: Callable[[list[Row]], list[str]] | None = None,
+) -> list[Row]:
     """Parse the options, measure the cells, print the table, and write the rows as they come; returns those that are shown.
 
     Args:
@@ -117,23 +122,55 @@ def table(
         columns: the heads, with bars between them.
         measure: makes a cell's row, given the folder of the traces; it has the cell's own fields besides.
         line: the row of the table.
+        again: makes a row that the file has anew, for some policies; None for a bench that cannot.
+        summary: sentences on the rows, behind the table.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(about or "").partition("\n\n")[0])
     parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
     parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has it, as in `qwen3-next-80b-a3b 80`")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there; what it has is kept")
+    parser.add_argument("--page", type=Path, default=None, metavar="FILE", help="write the table there, between its comments")
+    if again is not None:
+        parser.add_argument(
+            "--again", default="", metavar="POLICIES", help="replay these anew in rows of another commit, and keep their bounds"
+        )
     options = parser.parse_args(arguments)
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     rows = {Cell(row["workload"], row["model"], row["device_gib"]): row for row in kept}
-    shown = []
-    print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
+    policies = [policy for policy in getattr(options, "again", "").split(",") if policy]
+    head = commit() or "unknown"
+    lines = [f"| {columns} |", f"|{'---|' * (columns.count('|') + 1)}"]
+    shown: list[Row] = []
+    print("\n".join(lines))
     for cell in chosen:
         if options.only not in cell.name:
             continue
-        if cell not in rows:
-            rows[cell] = asdict(cell) | measure(cell, options.traces)
+        row = rows.get(cell)
+        stale = [] if row is None else [policy for policy in policies if row.get("commits", {}).get(policy) != head]
+        if row is None:
+            row = asdict(cell) | measure(cell, options.traces) | {"commits": dict.fromkeys(POLICIES, head)}
+        elif stale and again is not None:
+            row = again(row, cell, options.traces, stale) | {"commits": row.get("commits", {}) | dict.fromkeys(stale, head)}
+        if row is not rows.get(cell):
+            rows[cell] = row
             if options.json:
                 options.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
-        shown.append(rows[cell])
-        print(f"| {line(rows[cell])} |", flush=True)
+        shown.append(row)
+        lines.append(f"| {line(row)} |")
+        print(lines[-1], flush=True)
+    if summary is not None:
+        said = [f"- {sentence}" for sentence in summary(shown)]
+        print("\n" + "\n".join(said))
+        lines = [*said, "", *lines]
+    if options.page:
+        write_between(options.page, module, "\n".join(lines))
     return shown
+
+
+def write_between(page: Path, module: str, text: str) -> None:
+    """Put what a bench says between its two comments on a page: `<!-- python -m MODULE -->` and the next `<!-- end -->`."""
+    before, begin, rest = page.read_text().partition(f"<!-- python -m {module} -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    if not end:
+        raise SystemExit(f"{page}: no `<!-- python -m {module} -->` with an `<!-- end -->` behind it")
+    page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")

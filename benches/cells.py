@@ -3,7 +3,7 @@
 Question: how many of the prompt tokens do `lru`, `cost` and `density` hit, between what bounds does the best possible lie, and
 what would the same memory, or the same pages, hit if only paths counted? Each cell is one `unified-tree replay`, whose command
 stands in the rows, and a row of the pages. Silent on: host memory, stores, one budget for all pools. Cells that the file of an
-earlier run has are not replayed again; where the cache has changed since, begin with a new file.
+earlier run has are not replayed again, but for the policies of `--again`; `--page docs/lab/cells.md` writes the table there.
 """
 
 from __future__ import annotations
@@ -12,27 +12,46 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from benches.cell import POLICIES, Cell, cells, table
 from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 
+NOTABLE = 0.3
+"""Points."""
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
     "| of path-only, same pages | of the gap"
 )
 
 
-def same_pages(plan: Plan) -> float:
-    """What `density` hits with the pages that paths have of the memory, if windows and states never limit a hit."""
-    page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
-    paths = {name: page_counts[name] for name in path_only_split(plan.composition, plan.device_bytes, page_counts)}
-    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="density", page_counts=paths, is_path_only=True))
+def hit_rate(plan: Plan, policy: str, page_counts: Mapping[str, int], *, is_path_only: bool = False) -> float:
+    """Of the prompt tokens."""
+    spec = RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts, is_path_only=is_path_only, is_bounded=False)
+    row = run_row(plan, spec)
     return row.hit_tokens / row.prompt_tokens
+
+
+def again(row: Mapping[str, Any], cell: Cell, traces: Path, policies: Iterable[str]) -> dict[str, Any]:
+    """The row with what these policies hit now. Its bounds are kept: they are of the workload, the pages and the server."""
+    plan = cell.plan(traces)
+    page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    found = dict(row) | {"hit_rate": row["hit_rate"] | {policy: hit_rate(plan, policy, page_counts) for policy in policies}}
+    if "density" in policies:
+        found["path_only_hit_rate"] = found["same_pages_hit_rate"] = found["hit_rate"]["density"]
+        paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
+        if paths != page_counts:
+            found["path_only_hit_rate"] = hit_rate(plan, "density", paths, is_path_only=True)
+            same_pages = {name: page_counts[name] for name in paths}
+            found["same_pages_hit_rate"] = hit_rate(plan, "density", same_pages, is_path_only=True)
+    return found
 
 
 def replayed(cell: Cell, traces: Path) -> dict[str, Any]:
@@ -42,15 +61,14 @@ def replayed(cell: Cell, traces: Path) -> dict[str, Any]:
         file = Path(folder, "rows")
         subprocess.run([command, "replay", *cell.arguments(traces), "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
         rows = {row["policy"]: row for row in json.loads(file.read_text())}
-    prompt = rows["lru"]["prompt_tokens"]
-    return {
+    density = rows["density"]
+    row = {
         "command": shlex.join(["unified-tree", "replay", *cell.options]),
         "hit_rate": {policy: rows[policy]["hit_rate"] for policy in POLICIES},
-        "path_only_hit_rate": {policy: rows[policy]["path_only_hit_rate"] for policy in POLICIES},
-        "same_pages_hit_rate": same_pages(cell.plan(traces)),
-        "optimum": [rows["density"][f"optimum_{end}_tokens"] / prompt for end in ("low", "high")],
-        "ceiling": rows["density"]["ceiling_rate"],
+        "optimum": [density[f"optimum_{end}_tokens"] / density["prompt_tokens"] for end in ("low", "high")],
+        "ceiling": density["ceiling_rate"],
     }
+    return again(row, cell, traces, ("density",))
 
 
 def line(row: dict[str, Any]) -> str:
@@ -60,16 +78,33 @@ def line(row: dict[str, Any]) -> str:
     shown = [f"{100 * hit[policy]:.1f}" for policy in POLICIES]
     shown[-1] = f"**{shown[-1]}**"
     shown += [f"{100 * low:.1f} to {100 * high:.1f}", f"{100 * row['ceiling']:.1f}"]
-    alone = row["path_only_hit_rate"]["density"]
+    alone = row["path_only_hit_rate"]
     shown.append(f"{100 * alone:.1f}")
     shown += [f"{hit['density'] / paths:.2f}" if paths else "" for paths in (alone, row["same_pages_hit_rate"])]
     shown.append(f"{(hit['density'] - hit['cost']) / gap:.2f}" if gap > 0.05 else "")
     return " | ".join([row["workload"], row["model"], str(row["device_gib"]), *shown])
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the rows say of `density` beside each other policy, a sentence each."""
+    found = []
+    for other in ("lru", "cost"):
+        points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in rows]
+        worst = [
+            f"{point:+.2f} ({row['workload']}, {row['model']}, {row['device_gib']} GiB)"
+            for point, row in sorted(zip(points, rows, strict=True), key=lambda pair: pair[0])[:3]
+        ]
+        more, less = sum(point > NOTABLE for point in points), sum(point < -NOTABLE for point in points)
+        found.append(
+            f"`density` hits over {NOTABLE} points more than `{other}` in {more} of {len(rows)} cells, and over {NOTABLE} less "
+            f"in {less}; {np.mean(points):+.2f} in the mean. The least it gains: {', '.join(worst)}."
+        )
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; see `table`."""
-    table("benches.cells", __doc__, HEADS, cells(), replayed, line, arguments)
+    table("benches.cells", __doc__, HEADS, cells(), replayed, line, arguments, again=again, summary=summary)
     return 0
 
 
