@@ -46,7 +46,8 @@ Cause = tuple[str, int, int, int | None]
 
 def served(kind: str, policy: str, settings: TreeSettings, seed: int, *, archived: bool) -> list[tuple[int, list[Cause]]]:
     """What each prompt hits, and the causes of the rest; whether other tokens came behind a known prefix is left out, for an
-    archive knows no texts that went on from one.
+    archive knows no texts that went on from one. What several evictions took from one pool is told together, for an archive may
+    know a later one of them.
     """
     components, counts = KINDS[kind]
     cache = PrefixCache(components, BLOCK, counts, policy=policy, settings=settings, time_s=lambda: 0.0)
@@ -58,15 +59,13 @@ def served(kind: str, policy: str, settings: TreeSettings, seed: int, *, archive
     for number, prompt in enumerate(sessions(seed)):
         tokens = np.append(np.repeat(np.array(prompt), BLOCK), 10**6 + number)
         with cache.acquire(Key(tokens)) as lease:
-            causes = [
-                (
-                    miss.cause.label.replace("diverged", "never_seen"),
-                    miss.begin,
-                    miss.end,
-                    None if miss.eviction is None else miss.eviction.component,
-                )
-                for miss in lease.misses
-            ]
+            causes: list[Cause] = []
+            for miss in lease.misses:
+                label = miss.cause.label.replace("diverged", "never_seen")
+                pool = None if miss.eviction is None else miss.eviction.component
+                goes_on = bool(causes) and (label, pool) == (causes[-1][0], causes[-1][3])
+                begin = causes.pop()[1] if goes_on else miss.begin
+                causes.append((label, begin, miss.end, pool))
             found.append((lease.cached_tokens, causes))
             for end in sorted({*lease.save_at, len(tokens)}):
                 if end > lease.committed:

@@ -2,8 +2,8 @@
 
 The tokens behind a hit are divided from the front. What lies on host was not loaded. What could once have been resumed from, in
 nodes or behind them in ghosts, was evicted: the *deepest* such length decides, for had it stayed, everything up to there would
-have been a hit. What is known behind it was never saved. The rest is new, or known elsewhere, or forgotten, or was in a store
-that did not answer.
+have been a hit. A spare one is named only for what the length before it did not serve when it went. What is known behind it was
+never saved. The rest is new, or known elsewhere, or forgotten, or was in a store that did not answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from unified_tree.lookup.matching import match, once_boundary, walk
 from unified_tree.misses.miss import NO_ANSWER, NOT_GIVEN, Miss, Misses, listed
+from unified_tree.nodes.order import SPARE, STRANDED
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
@@ -191,7 +192,7 @@ def _known_but_lost(
         once, eviction = _once(state, key, node, length, line, ended, trail, at)
     end: i64 = min(once, length)
     if at < end:
-        at = parts.add(EVICTED, at, end, eviction, None)
+        at = _add_evicted(parts, state, node, length, once, at, end, eviction)
     if trail is not None:
         for ghost in trail:
             end = min(ghost.reached, once)
@@ -242,8 +243,44 @@ def _once(
     return (evicted, eviction_at(state, node, evicted)) if evicted > once else (once, eviction)
 
 
+def _add_evicted(
+    parts: Misses, state: TreeState, node: Node | None, length: i64, once: i64, at: i64, end: i64, eviction: Eviction | None
+) -> i64:
+    """Add the tokens [at, end) in nodes, which an eviction of the boundary `once` took. Returns `end`.
+
+    When a spare boundary went, the one before it still served almost as much. If that one went later, its loss cost what lies
+    before it. Cost: O(1); for a spare boundary as a match for each one before it, up to the first that was not spare.
+
+    Args:
+        node, length: where the nodes of the prompt end.
+    """
+    later: list[tuple[int, Eviction]] = []
+    before: i64 = once
+    while eviction is not None and eviction.urgency == SPARE:
+        while node is not None and length >= before:
+            length = node.start
+            node = node.parent
+        if node is None:
+            break
+        before = once_boundary(state, node, length, at)
+        if before <= at:
+            break
+        lost = eviction_at(state, node, before)
+        if lost is not None and lost is not eviction and lost.clock >= eviction.clock:
+            if before < end:
+                later.append((int(end), eviction))
+                end = before
+            eviction = lost
+    at = parts.add(EVICTED, at, end, eviction, None)
+    for other_end, other in reversed(later):
+        at = parts.add(EVICTED, at, other_end, other, None)
+    return at
+
+
 def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
-    """The eviction by which a length at or above a node's end ceased to be a boundary. Cost: O(nodes of the windows)."""
+    """The eviction by which a length at or above a node's end ceased to be a boundary: the last one there that did not take
+    what another one had stranded. Cost: O(nodes of the windows).
+    """
     at: Node | None = node
     while at is not None and at.start >= length:
         at = at.parent
@@ -256,8 +293,9 @@ def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
             last = lost.eviction
             while lost.next is not None:
                 lost = lost.next
-                if lost.eviction.at_s > last.at_s:
-                    last = lost.eviction
+                this = lost.eviction
+                if last.urgency == STRANDED or (this.urgency != STRANDED and this.at_s > last.at_s):
+                    last = this
             return last
         at = at.parent
     return None

@@ -137,6 +137,59 @@ def test_an_evicted_state_is_named_where_the_path_is_there() -> None:
     assert eviction.component == 1
 
 
+def reasons(served: Served, text: str) -> list[str]:
+    """Why what was evicted was, without the pool and the time."""
+    said = served.cache.tree.explain(Key(letters(text))).reasons
+    return [f"{reason.split()[0]}{reason.split()[1]}{reason.rpartition(' s ago')[2]}" for reason in said if "EVICTED" in reason]
+
+
+SPARE = "spare, since the state just before it serves almost as much"
+NEEDED = "of a session, unused for 1 tick, its loss costs about 6 tokens for each one that it frees"
+
+
+@pytest.mark.parametrize("calls", [(2,), (1, 1)])
+def test_a_spare_state_is_blamed_only_for_what_the_one_before_it_did_not_serve(calls: tuple[int, ...]) -> None:
+    """The spare state went first and cost two tokens; the loss of the other one, whose text it stands behind, cost the rest."""
+    served = Served([FULL, MAMBA])
+    served.serve("abcdefgh")
+    for count in calls:
+        served.forget(mamba=count)
+        served.now += 1.0
+    assert reasons(served, "abcdefghi") == [f"[0,6): {NEEDED}", f"[6,8): {SPARE}"]
+
+
+def test_a_spare_state_is_not_blamed_where_its_text_went_too() -> None:
+    served = Served([FULL, MAMBA])
+    served.serve("abcdefgh")
+    served.forget(mamba=1)
+    served.forget(full=1)
+    served.forget(mamba=1)
+    assert served.cache.tree.match_prefix(Key(letters("abcdefgh")), touch=False).path_length == 6
+    assert reasons(served, "abcdefghi") == [f"[0,6): {NEEDED}", f"[6,8): {SPARE}"]
+
+
+def test_an_earlier_state_that_went_between_is_not_blamed() -> None:
+    """A later one still served more than it could."""
+    served = Served([FULL, MAMBA])
+    served.serve("abcdefgh")
+    served.serve("abcdefghijkl")
+    for _ in range(4):
+        served.now += 1.0
+        served.forget(mamba=1)
+    [needed, spare] = reasons(served, "abcdefghijklm")
+    assert needed.startswith("[0,10): of a session, unused")
+    assert spare == f"[10,12): {SPARE}"
+
+
+def test_a_window_that_was_stranded_is_not_blamed_for_the_loss_that_stranded_it() -> None:
+    served = Served([FULL, MAMBA, swa(2)])
+    served.serve("abcdef")
+    served.forget(mamba=9)
+    served.now = 1.0
+    served.forget(swa=9)
+    assert [eviction.component for eviction in served.evictions("abcdefg")] == [1, 1]
+
+
 def test_an_evicted_window_is_named_where_the_path_is_there() -> None:
     served = Served([FULL, swa(4)])
     served.serve("abcdefgh")
