@@ -38,9 +38,10 @@ if core() == "compiled":
 class OneGroup(Survival):
     """All turns are alike."""
 
-    def judge(self, turn: Turn) -> None:
-        turn.features = 0
-        super().judge(turn)
+    def learn(self, now: int) -> Iterator[None]:
+        for turn in self._turns:
+            turn.features = 0
+        yield from super().learn(now)
 
 
 class Falling(Survival):

@@ -19,6 +19,11 @@ Waits = list[tuple[int | None, int]]
 LONG_AGO = 1 << 16
 
 
+def answer(turn: Turn, wait: int) -> None:
+    """A request goes on from it after so many ticks."""
+    turn.by = Turn(turn.at + wait, 0, turn.end, turn)
+
+
 def entered(waits: Waits, now: int, size: int = 1 << 12) -> Survival:
     """One turn a tick up to some time; of the answers those that have come by then."""
     survival = Survival(size)
@@ -27,7 +32,7 @@ def entered(waits: Waits, now: int, size: int = 1 << 12) -> Survival:
         survival.enter(turn)
     for turn, (wait, _) in zip(turns, waits, strict=True):
         if wait is not None and turn.at + wait <= now:
-            survival.answered(turn, wait)
+            answer(turn, wait)
     return survival
 
 
@@ -78,7 +83,7 @@ def test_learning_in_slices_is_learning_at_once(turns: Waits) -> None:
     for age, _ in enumerate(slices):
         turn = Turn(now, 0, 40, None)
         in_slices.enter(turn)
-        in_slices.answered(turn, age)
+        answer(turn, age)
     assert known(in_slices) == known(at_once)
 
 
@@ -225,14 +230,13 @@ def test_only_the_last_turns_are_remembered() -> None:
     old = [Turn(at, 0, 100, None) for at in range(500)]
     for turn in old:
         survival.enter(turn)
-        survival.answered(turn, 2)
+        answer(turn, 2)
     for at in range(500, 564):
         turn = Turn(at, 0, 100, None)
         survival.enter(turn)
-        survival.answered(turn, 40)
+        answer(turn, 40)
     for turn in old:  # their slots are others'
-        survival.answered(turn, 1)
-        survival.judge(turn)
+        answer(turn, 1)
     assert known(learn(survival, 10_000)) == known(learned(last, 10_000))
 
 

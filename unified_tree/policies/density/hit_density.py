@@ -13,7 +13,7 @@ queue is the value's rank. Time is counted in ticks of the tree's clock, so ever
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf, log
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -51,6 +51,8 @@ USES_OCTAVES: Final = 16
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 
+HALF_OCTAVES: Final = 2.0 / log(2.0)
+
 UNUSED: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
 UNTOLD: Final = 1
@@ -76,6 +78,15 @@ GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
 WEIGHTS: Final[list[float]] = [2.0 ** ((i - COPIED_OFF) / 2) for i in range(1 << WEIGHT_BITS)]
 GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
+
+
+def half_octaves(number: float) -> i64:
+    """The nearest power of the root of two, for a number of at least one.
+
+    >>> half_octaves(1.0), half_octaves(2.0), half_octaves(2.5), half_octaves(1024.0)
+    (0, 2, 3, 20)
+    """
+    return i64(HALF_OCTAVES * log(number) + 0.5)  # compiled, `log2` is a call of Python
 
 
 class HitDensity(Standard):
@@ -131,7 +142,7 @@ class HitDensity(Standard):
         weight: i64 = 0 if value.copied else COPIED_OFF
         if not self._is_path[value.component]:
             window = self._window[value.component]
-            weight = min(WEIGHT_MASK, weight + i64(2 * log2(max(1.0, self._view.tokens_lost(value) / window)) + 0.5))
+            weight = min(WEIGHT_MASK, weight + half_octaves(max(1.0, self._view.tokens_lost(value) / window)))
         line = value.node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
@@ -143,7 +154,7 @@ class HitDensity(Standard):
         places = session_of(line).places
         place = None if places is None else places.get(value.node.end)
         if place is not None:
-            gap: i64 = min(GAP_MASK, i64(2 * log2((place.last - place.first) / max(1, place.uses - 1) + 1.0) + 0.5))
+            gap = min(GAP_MASK, half_octaves((place.last - place.first) / max(1, place.uses - 1) + 1.0))
             uses: i64 = min(USES_OCTAVES - 1, place.uses.bit_length())
             other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
             pool = self._pool_of(value)
@@ -332,12 +343,12 @@ class HitDensity(Standard):
         accounted = turn.accounted if turn.use >= 0 else start
         turn.use, turn.accounted = self._shadow.grew(line, start, node.end, turn.use, accounted)
         self._note_mode()
-        self._went_on(turn, node.end)
+        turn.went_on(node.end, self.now)
 
     def published(self, node: Node, length: int) -> None:
         turn = None if node.line is None else latest(node.line)
         if turn is not None and turn.is_open:
-            self._went_on(turn, max(length, turn.end))
+            turn.went_on(max(length, turn.end), self.now)
 
     def saved(self, node: Node) -> None:
         line = node.line
@@ -348,13 +359,8 @@ class HitDensity(Standard):
         if turn is not None:
             turn.saved_to = max(turn.saved_to, node.end)
 
-    def _went_on(self, turn: Turn, end: int) -> None:
-        turn.went_on(end, self.now)
-        self._turns.judge(turn)
-
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""
-        self._turns.answered(before, self.now - before.at)
         turn = before.by = Turn(self.now, before.start, length, before)
         if before.saved_to:
             self._counts[1 if length < before.saved_to else 0] += 1.0

@@ -137,25 +137,28 @@ class Gate:
 
     def use(self, stretches: tuple[int, ...], begin: i64, end: i64, most: int) -> tuple[int, ...]:
         """It is used, by the next use; the stretches from then on, the last one first. Cost: O(stretches)."""
-        start, use = max(begin, end - self._tokens), self.ring.use()
+        start, ring = max(begin, end - self._tokens), self.ring
+        use = ring.use()
         left = [int(start), int(end), int(use)]
         for i in range(0, len(stretches), 3):
-            first, last, earlier = stretches[i : i + 3]
-            if self.ring.holds(earlier, 1) == 0:  # evicted
+            first, last, earlier = i64(stretches[i]), i64(stretches[i + 1]), i64(stretches[i + 2])
+            if ring.holds(earlier, 1) == 0:  # evicted
                 continue
-            overlap = min(end, i64(last)) - max(start, i64(first))
+            overlap = min(end, last) - max(start, first)
             if overlap <= 0:
-                left += (first, last, earlier)
+                left.append(stretches[i])
+                left.append(stretches[i + 1])
+                left.append(stretches[i + 2])
                 continue
-            self.ring.take(earlier, overlap * self.weight)
+            ring.take(earlier, overlap * self.weight)
             if first < start:
-                left += (first, int(start), earlier)
+                left += (int(first), int(start), int(earlier))
             if last > end:
-                left += (int(end), last, earlier)
-        self.ring.add(use, (end - start) * self.weight)
+                left += (int(end), int(last), int(earlier))
+        ring.add(use, (end - start) * self.weight)
         while len(left) > 3 * most:
             first, last, earlier = left[-3:]
-            self.ring.take(earlier, (last - first) * self.weight)
+            ring.take(earlier, (last - first) * self.weight)
             del left[-3:]
         return untracked(tuple(left))
 
@@ -330,10 +333,13 @@ class RecencyShadow:
                 break
             session, begin = line.policy_state, max(0, line.fork)
             if isinstance(session, Session) and session.saves is not None:
-                for at in sorted(session.saves, reverse=True):
-                    if at <= length and self._holds(session, begin, at):
-                        self.saved(line, at)
-                        return at
+                longest = 0
+                for at in reversed(session.saves):  # the last one is mostly the longest
+                    if longest < at <= length and self._holds(session, begin, at):
+                        longest = at
+                if longest:
+                    self.saved(line, longest)
+                    return longest
             length = min(length, begin)
             line = line.parent
         return 0

@@ -12,7 +12,6 @@ which that is most: the index of Gittins (1979) for one arrival.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from math import log
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -88,8 +87,7 @@ class Survival:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._turns: list[Turn | None] = [None] * size
-        self._after, self._at, self._features = (array("q", bytes(8 * size)) for _ in range(3))
+        self._turns: list[Turn] = []
         self.count = 0
         self._epoch: i64 = 0
         self._weights: list[list[float]] = []
@@ -106,25 +104,11 @@ class Survival:
 
     def enter(self, turn: Turn) -> None:
         """Remember a new turn. Cost: O(1)."""
-        turn.serial = self.count
-        slot = self.count % self._size
+        if self.count < self._size:
+            self._turns.append(turn)
+        else:
+            self._turns[self.count % self._size] = turn
         self.count += 1
-        self._turns[slot] = turn
-        self._after[slot] = -1
-        self.judge(turn)
-
-    def judge(self, turn: Turn) -> None:
-        """What a turn is like has changed. Cost: O(1)."""
-        slot = turn.serial % self._size
-        if self._turns[slot] is turn:
-            self._at[slot] = turn.at
-            self._features[slot] = int(turn.features)
-
-    def answered(self, turn: Turn, age: int) -> None:
-        """A turn was answered. Cost: O(1)."""
-        slot = turn.serial % self._size
-        if self._turns[slot] is turn:
-            self._after[slot] = age
 
     def group(self, turn: Turn) -> i64:
         """The group of a turn. Cost: O(FEATURES) once for each turn since it learned last."""
@@ -159,9 +143,13 @@ class Survival:
         return self._falls[min(group, len(self._falls) - 1)]
 
     def learn(self, now: int) -> Iterator[None]:
-        """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes in numpy over it."""
-        count = min(self.count, self._size)
-        after, at, features = (np.frombuffer(kept, np.int64)[:count].copy() for kept in (self._after, self._at, self._features))
+        """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes over it, all but those of
+        the first in numpy.
+        """
+        count = len(self._turns)
+        at = np.array([turn.at for turn in self._turns], np.int64)
+        after = np.array([-1 if turn.by is None else turn.by.gap for turn in self._turns], np.int64)
+        features = np.array([turn.features for turn in self._turns], np.int64)
         yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)

@@ -52,7 +52,6 @@ class Turn:
         mean_gap: a moving mean of the gaps.
         growth: by how many tokens the text is longer than the turn before left it; -1 for the first turn.
         features: what it is like: a bin below `BINS` of each figure, in `BIN_BITS`, the first one lowest.
-        serial: its number among the remembered turns.
         group: the group of turns that are answered about as often, when it was looked up last (`judged`: see `Survival`).
         is_open: it has not published anything yet.
         by: the turn that went on from it; None while there is none.
@@ -75,7 +74,6 @@ class Turn:
         "judged",
         "mean_gap",
         "saved_to",
-        "serial",
         "start",
         "turns",
         "use",
@@ -87,7 +85,6 @@ class Turn:
         self.begin = self.end = end
         self.by: Turn | None = None
         self.is_open = True
-        self.serial = 0
         self.use = -1
         self.accounted = 0
         self.saved_to = 0
