@@ -143,8 +143,8 @@ class Survival:
         return self._falls[min(group, len(self._falls) - 1)]
 
     def learn(self, now: int) -> Iterator[None]:
-        """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes over it, all but those of
-        the first in numpy.
+        """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes over it, in
+        numpy but for the first slice.
         """
         count = len(self._turns)
         at = np.array([turn.at for turn in self._turns], np.int64)
