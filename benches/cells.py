@@ -20,12 +20,16 @@ from typing import Any
 import numpy as np
 
 from benches.cell import POLICIES, Cell, cells, table
+from unified_tree.components import composition_for
 from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 
 NOTABLE = 0.3
 """Points."""
+WAY = 0.05
+NEARLY = 0.9
+OLD = "†"
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
     "| of path-only, same pages | of the gap"
@@ -71,22 +75,27 @@ def replayed(cell: Cell, traces: Path) -> dict[str, Any]:
     return again(row, cell, traces, ("density",))
 
 
+def gap_closed(row: Mapping[str, Any]) -> float | None:
+    """What share of the way from `cost` to the middle of the interval `density` goes; None where that is no way to speak of."""
+    way = sum(row["optimum"]) / 2 - row["hit_rate"]["cost"]
+    return (row["hit_rate"]["density"] - row["hit_rate"]["cost"]) / way if way > WAY else None
+
+
 def line(row: dict[str, Any]) -> str:
-    """A row of the table, in percent of the prompt tokens; the gap is that from `cost` to the middle of the interval."""
-    hit, (low, high) = row["hit_rate"], row["optimum"]
-    gap = (low + high) / 2 - hit["cost"]
-    shown = [f"{100 * hit[policy]:.1f}" for policy in POLICIES]
+    """A row of the table, in percent of the prompt tokens; figures of no known commit are marked."""
+    hit, alone = row["hit_rate"], row["path_only_hit_rate"]
+    marks = {policy: "" if policy in row.get("commits", ()) else OLD for policy in POLICIES}
+    shown = [f"{100 * hit[policy]:.1f}{marks[policy]}" for policy in POLICIES]
     shown[-1] = f"**{shown[-1]}**"
-    shown += [f"{100 * low:.1f} to {100 * high:.1f}", f"{100 * row['ceiling']:.1f}"]
-    alone = row["path_only_hit_rate"]
-    shown.append(f"{100 * alone:.1f}")
+    shown += [" to ".join(f"{100 * end:.1f}" for end in row["optimum"]), f"{100 * row['ceiling']:.1f}", f"{100 * alone:.1f}"]
     shown += [f"{hit['density'] / paths:.2f}" if paths else "" for paths in (alone, row["same_pages_hit_rate"])]
-    shown.append(f"{(hit['density'] - hit['cost']) / gap:.2f}" if gap > 0.05 else "")
+    closed = gap_closed(row)
+    shown.append("" if closed is None else f"{closed:.2f}")
     return " | ".join([row["workload"], row["model"], str(row["device_gib"]), *shown])
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the rows say of `density` beside each other policy, a sentence each."""
+    """What the rows say, a sentence or two each."""
     found = []
     for other in ("lru", "cost"):
         points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in rows]
@@ -99,7 +108,24 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"`density` hits over {NOTABLE} points more than `{other}` in {more} of {len(rows)} cells, and over {NOTABLE} less "
             f"in {less}; {np.mean(points):+.2f} in the mean. The least it gains: {', '.join(worst)}."
         )
-    return found
+    hybrid = [row for row in rows if any(not each.coverage.is_path for each in composition_for(row["model"]).components)]
+    density = [row["hit_rate"]["density"] for row in hybrid]
+    same = sum(hit >= NEARLY * row["same_pages_hit_rate"] for hit, row in zip(density, hybrid, strict=True))
+    less = [row for hit, row in zip(density, hybrid, strict=True) if hit < NEARLY * row["path_only_hit_rate"]]
+    bounded = sum(row["optimum"][1] < NEARLY * row["path_only_hit_rate"] for row in less)
+    found += [
+        f"A hybrid hits at least {NEARLY} of what **the same pages** would hit if only paths counted in {same} of "
+        f"{len(hybrid)} cells.",
+        f"It hits less than {NEARLY} of what **all of the memory** would hit if only paths counted, and had it to themselves, "
+        f"in {len(less)} of {len(hybrid)} cells. In {bounded} of these no cache could: the upper bound is below {NEARLY} of it.",
+    ]
+    closed: dict[str, list[float]] = {}
+    for row in rows:
+        share = gap_closed(row)
+        if share is not None:
+            closed.setdefault(row["workload"], []).append(share)
+    said = [f"{min(shares):.2f} to {max(shares):.2f} ({workload})" for workload, shares in closed.items()]
+    return [*found, f"Of the way from `cost` to the best possible `density` goes {', '.join(said)}."]
 
 
 def main(arguments: list[str] | None = None) -> int:

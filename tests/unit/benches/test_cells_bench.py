@@ -9,7 +9,7 @@ import pytest
 
 from benches import cell
 from benches.cell import Cell
-from benches.cells import line, main, replayed
+from benches.cells import again, line, main, replayed, summary
 
 ROW = {
     "workload": "built-in agents",
@@ -17,10 +17,11 @@ ROW = {
     "device_gib": 8,
     "command": "unified-tree replay --model gpt-oss-20b --device-gib 8 --policy lru,cost,density",
     "hit_rate": {"lru": 0.4, "cost": 0.5, "density": 0.55},
-    "path_only_hit_rate": {"lru": 0.5, "cost": 0.6, "density": 0.6},
+    "path_only_hit_rate": 0.6,
     "same_pages_hit_rate": 0.55,
     "optimum": [0.69, 0.71],
     "ceiling": 0.9,
+    "commits": {"lru": "abc", "cost": "abc", "density": "abc"},
 }
 
 
@@ -34,11 +35,21 @@ def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
         == "built-in agents | gpt-oss-20b | 8 | 40.0 | 50.0 | **55.0** | 69.0 to 71.0 | 90.0 | 60.0 | 0.92 | 1.00 | 0.25"
     )
     nothing = ROW | {
-        "path_only_hit_rate": dict.fromkeys(cell.POLICIES, 0.0),
+        "path_only_hit_rate": 0.0,
         "same_pages_hit_rate": 0.0,
         "optimum": [0.5, 0.54],
     }
     assert line(nothing).endswith("50.0 to 54.0 | 90.0 | 0.0 |  |  | ")
+    assert "| 40.0† | 50.0† | **55.0** |" in line(ROW | {"commits": {"density": "abc"}})
+
+
+def test_the_rows_are_told_in_sentences() -> None:
+    [lru, cost, same, paths, gap] = summary([ROW, ROW | {"hit_rate": {"lru": 0.6, "cost": 0.56, "density": 0.55}}])
+    assert lru.startswith("`density` hits over 0.3 points more than `lru` in 1 of 2 cells, and over 0.3 less in 1; +5.00 in")
+    assert "The least it gains: -5.00 (built-in agents, gpt-oss-20b, 8 GiB), +15.00 (" in lru
+    assert "-1.00 (built-in" in cost
+    assert "in 2 of 2 cells" in same and "in 0 of 2 cells" in paths
+    assert gap == "Of the way from `cost` to the best possible `density` goes -0.07 to 0.25 (built-in agents)."
 
 
 def test_a_cell_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +59,15 @@ def test_a_cell_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert 0 < row["hit_rate"]["density"] <= row["optimum"][0] <= row["optimum"][1] <= row["ceiling"]
     assert row["hit_rate"]["density"] <= row["same_pages_hit_rate"] + 0.01
     assert row["command"] == "unified-tree replay --requests 60 --model gpt-oss-20b --device-gib 8 --policy lru,cost,density"
-    file = tmp_path / "cells.json"
+    assert again(row, small, tmp_path, cell.POLICIES) == row
+    file, page = tmp_path / "cells.json", tmp_path / "cells.md"
     file.write_text(json.dumps([ROW]))
-    assert main([str(tmp_path), "--only", small.name, "--json", str(file)]) == 0
+    page.write_text("# Cells\n\n<!-- python -m benches.cells -->\nold\n<!-- end -->\nbehind\n")
+    options = [str(tmp_path), "--only", small.name, "--json", str(file), "--page", str(page)]
+    assert main(options) == 0
     assert line(ROW) in capsys.readouterr().out  # as the file had it
+    assert line(ROW) in page.read_text() and "old" not in page.read_text() and page.read_text().endswith("-->\nbehind\n")
+    assert main([*options, "--again", "density"]) == 0
+    [anew] = json.loads(file.read_text())
+    assert anew["hit_rate"] == ROW["hit_rate"] | {"density": row["hit_rate"]["density"]}
+    assert anew["optimum"] == ROW["optimum"] and anew["commits"]["lru"] == "abc" != anew["commits"]["density"]

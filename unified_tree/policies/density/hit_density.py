@@ -194,10 +194,7 @@ class HitDensity(Standard):
         return self._by_recency or kind < SESSION or kind == PLACE or self._turns.falls(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def lows(self, queue: i64) -> list[int]:
-        """The ages at which values of a queue are worth less than shortly before and after."""
-        kind = queue >> KIND_SHIFT
-        if kind < SESSION or kind == PLACE or self._by_recency:
-            return []
+        """The ages at which values of a queue that does not fall are worth less than shortly before and after."""
         return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def standing(self, value: Value) -> tuple[float, float]:
