@@ -117,7 +117,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f"A hybrid hits at least {NEARLY} of what **the same pages** would hit if only paths counted in {same} of "
         f"{len(hybrid)} cells.",
         f"It hits less than {NEARLY} of what **all of the memory** would hit if only paths counted, and had it to themselves, "
-        f"in {len(less)} of {len(hybrid)} cells. In {bounded} of these no cache could: the upper bound is below {NEARLY} of it.",
+        f"in {len(less)} of {len(hybrid)} cells. In {bounded} of these no cache could: the upper bound is less, too.",
     ]
     closed: dict[str, list[float]] = {}
     for row in rows:
