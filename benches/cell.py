@@ -145,7 +145,7 @@ def table(
     for cell in chosen:
         if options.only not in cell.name:
             continue
-        row = rows.get(cell)
+        row: Row | None = rows.get(cell)
         stale = [] if row is None else [policy for policy in policies if row.get("commits", {}).get(policy) != head]
         if row is None:
             row = asdict(cell) | measure(cell, options.traces) | {"commits": dict.fromkeys(POLICIES, head)}

@@ -29,7 +29,7 @@ NOTABLE = 0.3
 """Points."""
 WAY = 0.05
 NEARLY = 0.9
-OLD = "†"
+OLD = " (old)"
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
     "| of path-only, same pages | of the gap"
@@ -82,7 +82,7 @@ def gap_closed(row: Mapping[str, Any]) -> float | None:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table, in percent of the prompt tokens; figures of no known commit are marked."""
+    """A row of the table, in percent of the prompt tokens; figures of no known commit are marked as old."""
     hit, alone = row["hit_rate"], row["path_only_hit_rate"]
     marks = {policy: "" if policy in row.get("commits", ()) else OLD for policy in POLICIES}
     shown = [f"{100 * hit[policy]:.1f}{marks[policy]}" for policy in POLICIES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from benches import cell
 from benches.cell import Cell
 from benches.cells import again, line, main, replayed, summary
 
-ROW = {
+ROW: dict[str, Any] = {
     "workload": "built-in agents",
     "model": "gpt-oss-20b",
     "device_gib": 8,
@@ -40,7 +41,7 @@ def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
         "optimum": [0.5, 0.54],
     }
     assert line(nothing).endswith("50.0 to 54.0 | 90.0 | 0.0 |  |  | ")
-    assert "| 40.0† | 50.0† | **55.0** |" in line(ROW | {"commits": {"density": "abc"}})
+    assert "| 40.0 (old) | 50.0 (old) | **55.0** |" in line(ROW | {"commits": {"density": "abc"}})
 
 
 def test_the_rows_are_told_in_sentences() -> None:

@@ -13,7 +13,7 @@ queue is the value's rank. Time is counted in ticks of the tree's clock, so ever
 
 from __future__ import annotations
 
-from math import inf, log
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -23,7 +23,7 @@ from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
-from unified_tree.policies.density.turns import Place, Session, Turn, latest, rate_of_place, session_of
+from unified_tree.policies.density.turns import Place, Session, Turn, half_octaves, latest, rate_of_place, session_of
 from unified_tree.policies.standard_policy import Standard, last_used
 from unified_tree.terms.tier import Tier
 
@@ -51,8 +51,6 @@ USES_OCTAVES: Final = 16
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 
-HALF_OCTAVES: Final = 2.0 / log(2.0)
-
 UNUSED: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
 UNTOLD: Final = 1
@@ -78,15 +76,6 @@ GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
 WEIGHTS: Final[list[float]] = [2.0 ** ((i - COPIED_OFF) / 2) for i in range(1 << WEIGHT_BITS)]
 GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
-
-
-def half_octaves(number: float) -> i64:
-    """The nearest power of the root of two, for a number of at least one.
-
-    >>> half_octaves(1.0), half_octaves(2.0), half_octaves(2.5), half_octaves(1024.0)
-    (0, 2, 3, 20)
-    """
-    return i64(HALF_OCTAVES * log(number) + 0.5)  # compiled, `log2` is a call of Python
 
 
 class HitDensity(Standard):

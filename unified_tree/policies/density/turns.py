@@ -7,6 +7,7 @@ which outlives the nodes. So a session that comes back after its text was evicte
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -23,6 +24,7 @@ FEATURES: Final = 7
 BIN_BITS: Final = 5
 BINS: Final = 24
 UNJUDGED: Final = -1
+HALF_OCTAVES: Final = 2.0 / log(2.0)
 
 
 def octave(number: i64) -> i64:
@@ -37,6 +39,15 @@ def octave(number: i64) -> i64:
         number >>= 1
         found += 1
     return found
+
+
+def half_octaves(number: float) -> i64:
+    """The nearest power of the root of two, for a number of at least one.
+
+    >>> half_octaves(1.0), half_octaves(2.0), half_octaves(2.5), half_octaves(1024.0)
+    (0, 2, 3, 20)
+    """
+    return i64(HALF_OCTAVES * log(number) + 0.5)  # compiled, `log2` is a call of Python
 
 
 @mypyc_attr(acyclic=True)
