@@ -145,13 +145,16 @@ def table(
     for cell in chosen:
         if options.only not in cell.name:
             continue
-        row: Row | None = rows.get(cell)
-        stale = [] if row is None else [policy for policy in policies if row.get("commits", {}).get(policy) != head]
-        if row is None:
+        known = rows.get(cell)
+        commits = {} if known is None else known.get("commits", {})
+        stale = [policy for policy in policies if commits.get(policy) != head]
+        if known is None:
             row = asdict(cell) | measure(cell, options.traces) | {"commits": dict.fromkeys(POLICIES, head)}
         elif stale and again is not None:
-            row = again(row, cell, options.traces, stale) | {"commits": row.get("commits", {}) | dict.fromkeys(stale, head)}
-        if row is not rows.get(cell):
+            row = again(known, cell, options.traces, stale) | {"commits": commits | dict.fromkeys(stale, head)}
+        else:
+            row = known
+        if row is not known:
             rows[cell] = row
             if options.json:
                 options.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
