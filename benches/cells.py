@@ -95,29 +95,32 @@ def line(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the rows say, a sentence or two each."""
+    """What the rows say, a sentence or two each; no old figure is compared."""
     found = []
     for other in ("lru", "cost"):
-        points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in rows]
+        known = [row for row in rows if {"density", other} <= set(row.get("commits", ()))]
+        points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in known]
+        if not points:
+            continue
         worst = [
             f"{point:+.2f} ({row['workload']}, {row['model']}, {row['device_gib']} GiB)"
-            for point, row in sorted(zip(points, rows, strict=True), key=lambda pair: pair[0])[:3]
+            for point, row in sorted(zip(points, known, strict=True), key=lambda pair: pair[0])[:3]
         ]
         more, less = sum(point > NOTABLE for point in points), sum(point < -NOTABLE for point in points)
         found.append(
-            f"`density` hits over {NOTABLE} points more than `{other}` in {more} of {len(rows)} cells, and over {NOTABLE} less "
-            f"in {less}; {np.mean(points):+.2f} in the mean. The least it gains: {', '.join(worst)}."
+            f"Of {len(known)} cells, `density` hits over {NOTABLE} points more than `{other}` in {more}, and over {NOTABLE} "
+            f"less in {less}; {np.mean(points):+.2f} in the mean. The least it gains: {', '.join(worst)}."
         )
     hybrid = [row for row in rows if any(not each.coverage.is_path for each in composition_for(row["model"]).components)]
     density = [row["hit_rate"]["density"] for row in hybrid]
     same = sum(hit >= NEARLY * row["same_pages_hit_rate"] for hit, row in zip(density, hybrid, strict=True))
-    less = [row for hit, row in zip(density, hybrid, strict=True) if hit < NEARLY * row["path_only_hit_rate"]]
-    bounded = sum(row["optimum"][1] < NEARLY * row["path_only_hit_rate"] for row in less)
+    short = [row for hit, row in zip(density, hybrid, strict=True) if hit < NEARLY * row["path_only_hit_rate"]]
+    bounded = sum(row["optimum"][1] < NEARLY * row["path_only_hit_rate"] for row in short)
     found += [
         f"A hybrid hits at least {NEARLY} of what **the same pages** would hit if only paths counted in {same} of "
         f"{len(hybrid)} cells.",
         f"It hits less than {NEARLY} of what **all of the memory** would hit if only paths counted, and had it to themselves, "
-        f"in {len(less)} of {len(hybrid)} cells. In {bounded} of these no cache could: the upper bound is less, too.",
+        f"in {len(short)} of {len(hybrid)} cells. In {bounded} of these no cache could: the upper bound is less, too.",
     ]
     closed: dict[str, list[float]] = {}
     for row in rows:

@@ -46,7 +46,7 @@ def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
 
 def test_the_rows_are_told_in_sentences() -> None:
     [lru, cost, same, paths, gap] = summary([ROW, ROW | {"hit_rate": {"lru": 0.6, "cost": 0.56, "density": 0.55}}])
-    assert lru.startswith("`density` hits over 0.3 points more than `lru` in 1 of 2 cells, and over 0.3 less in 1; +5.00 in")
+    assert lru.startswith("Of 2 cells, `density` hits over 0.3 points more than `lru` in 1, and over 0.3 less in 1; +5.00 in")
     assert "The least it gains: -5.00 (built-in agents, gpt-oss-20b, 8 GiB), +15.00 (" in lru
     assert "-1.00 (built-in" in cost
     assert "in 2 of 2 cells" in same and "in 0 of 2 cells" in paths
