@@ -261,7 +261,13 @@ class Arguments:
         if given["trace"] is None:
             return synthetic_workload(SyntheticOptions(request_count=requests or SyntheticOptions().request_count, seed=seed))
         options = TraceOptions(
-            block_tokens=given["block_size"], max_requests=requests, session_gap_s=given["session_gap_s"], seed=seed
+            block_tokens=given["block_size"],
+            max_requests=requests,
+            session_gap_s=given["session_gap_s"],
+            seed=seed,
+            clock_unit=given["clock_unit"],
+            sub_agent_clock=given["sub_agent_clock"],
+            tokenizer=given["tokenizer"],
         )
         return read_trace(given["trace"], options)
 

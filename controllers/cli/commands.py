@@ -72,9 +72,9 @@ def app() -> None:
 def replay_command(**given: Any) -> int:
     """Replay TRACE, or a built-in agent workload, and report what a cache of this size would do under each policy.
 
-    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip; or the word `multiturn`, for the
-    built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes come
-    back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
+    TRACE is a file or directory in one of the formats that docs/traces.md lists, known by its content; or the word
+    `multiturn`, for the built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes
+    come back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
     nothing before all of its load has arrived. With --storage what is on host goes on to a store, and what the store has of a
     prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled. With LMCache as the
     storage, what is computed is stored from device pages, and what is found of a prompt comes to device pages while it waits.

@@ -13,6 +13,7 @@ from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.server import server_settings as host_settings
 from unified_tree.controllers.workbench.server import server_settings as storage_settings
+from unified_tree.controllers.workbench.traces.clock import PER_SECOND
 from unified_tree.controllers.workbench.traces.synthetic import MULTITURN, MultiturnOptions
 from unified_tree.policies.table import POLICIES
 
@@ -178,6 +179,17 @@ GROUPS: dict[str, list[click.Option]] = {
         _option("--requests", REQUESTS, "Replay so many requests.  [default: all of a trace, 6000 built-in ones]"),
         _option("--time-scale", Number(), "Factor on arrival times; 0: all at once.", 1.0),
         _option("--block-size", BLOCK, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
+        _option(
+            "--clock-unit",
+            click.Choice(list(PER_SECOND)),
+            "What the times in the trace count.  [default: what its format has, and the report says]",
+        ),
+        _option(
+            "--sub-agent-clock",
+            click.Choice(["root", "parent"]),
+            "What times of sub-agents count from.  [default: what the trace shows]",
+        ),
+        _option("--tokenizer", FILE, "A tokenizer.json, for a trace of texts.  [default: a token a byte]"),
         _option("--session-gap-s", Number(min=0, max=1e9), "Mean time between two sessions' starts.", 30.0),
         _option("--seed", SEED, "Of the built-in workload and of sessions' starts.", 0),
         *(

@@ -215,6 +215,37 @@ def test_traces(seed: int, lines: list[Any], tmp_path: Path) -> None:
     run("replay", file, "--policy", "lru", "--jobs", 1, "--requests", 4, "--device-gib", 1)
 
 
+FORMS = sorted((Path(__file__).parents[1] / "unit/workbench/traces/forms").iterdir())
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_traces_of_every_form(form: Path, tmp_path: Path) -> None:
+    draw = random.Random(form.name)
+    content = form.read_bytes()
+    try:
+        value = json.loads(content)
+        lines = [value]
+    except ValueError:
+        lines = [json.loads(line) for line in content.splitlines()] if form.suffix == ".jsonl" else []
+    file = tmp_path / "trace"
+    for _ in range(TIMES):
+        if lines and draw.random() < 0.8:
+            given = mutated(lines, draw)
+            text = b"\n".join(text_of(line, draw) for line in (given if isinstance(given, list) else [given]))
+            text = spoilt(text, draw) if draw.random() < 0.2 else text
+        else:
+            text = spoilt(content, draw)
+        file.write_bytes(text)
+        options = TraceOptions(
+            block_tokens=draw.choice([None, None, 1, 512]),
+            max_requests=draw.choice([None, 1, 2]),
+            clock_unit=draw.choice([None, None, "s", "ns"]),
+            sub_agent_clock=draw.choice([None, "root", "parent"]),
+        )
+        read_or_refused(partial(read_trace, file, options), text)
+    run("replay", file, "--policy", "lru", "--jobs", 1, "--requests", 4, "--device-gib", 1)
+
+
 # Configurations of models.
 
 

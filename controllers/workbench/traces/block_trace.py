@@ -1,144 +1,183 @@
-"""Block traces (Mooncake's format): one request a line, block ids shared by the whole file.
+"""Block traces: one request a line, with its lengths and one id per block of its prompt, shared by the whole file.
 
-`timestamp` (ms), `input_length`, `output_length`, `hash_ids`: one id per block of 512 tokens. In Mooncake's files the ids count
-the partly filled last block too. Its id stands for fewer tokens than a block and nobody can tell which, so only the
-`input_length // block` whole blocks are shared; the rest of the prompt is the request's own. A line with fewer ids than
-that has a longer rest of its own; ids past the prompt's end are left out and noted, and so is what follows where one is there
-a second time, for an id stands for a block and all that come before it.
+Mooncake's files are the model: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`, blocks of 512 tokens. Others
+write the same with changes. Bailian's have `chat_id`, `parent_chat_id`, a `timestamp` in seconds and blocks of 16 tokens;
+aiperf's have `session_id` and a `delay` (ms) instead of the time; kvcache-simulator's need `block_size` and no time at all.
+
+The ids often count the partly filled last block too. Its id stands for fewer tokens than a block and nobody can tell which, so
+only the `input_length // block` whole blocks are shared; the rest of the prompt is the request's own. A line with fewer ids
+than that has a longer rest of its own; ids past the prompt's end are left out and noted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.workload import (
-    Request,
-    Workload,
-    cut_runs,
-    expand_runs,
-    in_arrival_order,
-    pack_runs,
-    until_repeated,
-)
+from unified_tree.controllers.workbench.traces.block_ids import BlockLists
+from unified_tree.controllers.workbench.traces.clock import Clock
+from unified_tree.controllers.workbench.traces.starts import Starts
+from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
     from unified_tree.controllers.workbench.traces.trace_records import Record
-    from unified_tree.controllers.workbench.traces.workload import Int64s
-
 
 MOONCAKE_BLOCK_TOKENS = 512
+BAILIAN_BLOCK_TOKENS = 16
 INFERENCE_LINES = 256
+IN_FILE_ORDER = 0
+"""The chain of a file without a clock: each request arrives when the one before has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    timestamp_s: float
-    prompt_tokens: int
-    output_tokens: int
-    runs: Int64s
-    block_tokens: int | None
+class _Lines:
+    """The lines of a file, column by column."""
 
-    @property
-    def id_count(self) -> int:
-        return int(self.runs[1::2].sum())
+    def __init__(self, clock: Clock, starts: Starts) -> None:
+        self.clock = clock
+        self.starts = starts
+        self.blocks = BlockLists()
+        self.times: list[float] = []
+        self.prompt_tokens: list[int] = []
+        self.output_tokens: list[int] = []
+        self.block_tokens: list[int] = []
+        """0 where a line does not say."""
+        self.chains: list[int] = []
+        self.has_delays = self.has_starts = False
+        self._chain_of: dict[object, int] = {}
+        self._time_of: dict[int, float] = {}
+
+    def read(self, records: Iterable[Record]) -> None:
+        """All of the records."""
+        for record in records:
+            chain = self._chain(record)
+            time_s = self._time(record, chain)
+            self.chains.append(chain)
+            self.times.append(time_s)
+            self.prompt_tokens.append(record.integer("input_length"))
+            self.output_tokens.append(record.integer("output_length") if "output_length" in record.fields else 0)
+            self.block_tokens.append(record.integer("block_size", 1) if "block_size" in record.fields else 0)
+            self.blocks.add(record)
+
+    def _chain(self, record: Record) -> int:
+        fields = record.fields
+        if "session_id" in fields:
+            return self._chain_of.setdefault(_key(record, "session_id"), len(self._chain_of))
+        if "chat_id" in fields and "parent_chat_id" in fields:
+            chat, parent = ("chat", _key(record, "chat_id")), ("chat", _key(record, "parent_chat_id"))
+            chain = self._chain_of.get(parent)
+            if chain is None:
+                chain = len(self._chain_of)
+            self._chain_of[chat] = chain
+            return chain
+        return NO_CHAIN
+
+    def _time(self, record: Record, chain: int) -> float:
+        if "timestamp" in record.fields:
+            time_s = self.clock.seconds(record, "timestamp")
+        elif chain in self._time_of:
+            time_s = self._time_of[chain]
+            if "delay" in record.fields:
+                self.has_delays = True
+                time_s += self.clock.duration(record, "delay")
+        elif chain != NO_CHAIN:
+            self.has_starts = True
+            time_s = self.starts.next()
+        else:
+            time_s = 0.0
+        if chain != NO_CHAIN:
+            self._time_of[chain] = time_s
+        return time_s
 
 
-def is_block_record(record: Record) -> bool:
-    """Whether a trace's first object is a line of a block trace."""
-    return not {"timestamp", "input_length", "hash_ids"}.isdisjoint(record.fields)
+def _key(record: Record, name: str) -> object:
+    value = record.fields[name]
+    if type(value) not in (int, str):
+        raise record.inner(name).error("must be an integer or a string", value)
+    return value
 
 
-def read_block_trace(
-    name: str, records: Iterable[Record], *, block_tokens: int | None = None, most: int | None = None
+def _is_bailian(records: Sequence[Record]) -> bool:
+    return records[0].has("chat_id", "parent_chat_id", "hash_ids")
+
+
+def _is_block_trace(records: Sequence[Record]) -> bool:
+    return "hash_ids" in records[0].fields or records[0].has("timestamp", "input_length", "hash_runs")
+
+
+def _read_bailian(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
+    clock = Clock(options.clock_unit, "s")
+    return _workload(name, records, options, clock, "as Bailian's traces have it", BAILIAN_BLOCK_TOKENS)
+
+
+def _read_mooncake(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
+    clock = Clock(options.clock_unit, "ms")
+    return _workload(name, records, options, clock, "as Mooncake's traces have it", None)
+
+
+def _workload(
+    name: str, records: Iterable[Record], options: TraceOptions, clock: Clock, why: str, own_block_tokens: int | None
 ) -> Workload:
-    """The workload of a block trace; arrivals count from its first request.
-
-    Args:
-        block_tokens: tokens in a block; None for a line's `block_size` or else 512, or, where the first lines list more ids
-            than 512-token blocks fit, the power of two that their lengths agree with.
-        most: read so many requests and no more.
-
-    Raises TraceError with file and line for a missing field, a wrong type or a negative number.
-    """
-    lines = [_read_line(record) for record in islice(records, most)]
-    inferred = block_tokens or _infer_block_tokens(lines[:INFERENCE_LINES])
-    sizes = [block_tokens or line.block_tokens or inferred for line in lines]
-    whole = [cut_runs(line.runs, line.prompt_tokens // size) for line, size in zip(lines, sizes, strict=True)]
-    shared = [until_repeated(runs) for runs in whole]
-    dense, block_count = densify(shared, 0)
-    first_s = min((line.timestamp_s for line in lines), default=0.0)
-    requests, surplus = [], 0
-    for i, (line, size, runs) in enumerate(zip(lines, sizes, dense, strict=True)):
-        surplus += line.id_count > -(-line.prompt_tokens // size)
-        requests.append(
-            Request(
-                index=i,
-                arrival_s=line.timestamp_s - first_s,
-                runs=runs,
-                block_tokens=size,
-                prompt_tokens=line.prompt_tokens,
-                output_tokens=line.output_tokens,
-            )
+    lines = _Lines(clock, Starts(options))
+    lines.read(islice(records, options.max_requests))
+    prompts, counts = np.array(lines.prompt_tokens, np.int64), lines.blocks.counts()
+    default = options.block_tokens or own_block_tokens or _infer_block_tokens(prompts, counts)
+    stated = np.array(lines.block_tokens, np.int64)
+    sizes = np.full_like(stated, default) if options.block_tokens else np.where(stated > 0, stated, default)
+    runs, block_count = lines.blocks.numbered(prompts // sizes, 0)
+    is_timed = clock.was_read or lines.has_starts
+    first_s = min(lines.times, default=0.0)
+    requests = [
+        Request(
+            index=i,
+            arrival_s=time_s - first_s,
+            runs=blocks,
+            block_tokens=size,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            chain=chain if is_timed else IN_FILE_ORDER,
         )
-    notes = [f"blocks of {inferred} tokens"]
+        for i, (time_s, blocks, size, prompt_tokens, output_tokens, chain) in enumerate(
+            zip(lines.times, runs, sizes.tolist(), lines.prompt_tokens, lines.output_tokens, lines.chains, strict=True)
+        )
+    ]
+    notes = [f"blocks of {', '.join(map(str, np.unique(sizes).tolist()))} tokens"]
+    if not is_timed:
+        notes.append("it has no clock: each request arrives when the one before has ended")
+    notes += [clock.note(why)] if clock.was_read else []
+    notes += [lines.starts.note] if lines.has_starts else []
+    notes += [clock.note(why, "delay")] if lines.has_delays else []
+    surplus = int((counts > -(-prompts // sizes)).sum())
     if surplus:
         notes.append(f"{surplus} requests list more blocks than their prompt holds; the surplus was left out")
-    repeated = sum(kept is not runs for kept, runs in zip(shared, whole, strict=True))
-    if repeated:
-        notes.append(f"{repeated} requests list a block twice; from there on their blocks were left out")
     return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))
 
 
-def _read_line(record: Record) -> _Line:
-    return _Line(
-        timestamp_s=record.seconds("timestamp", per_second=1000),
-        prompt_tokens=record.integer("input_length"),
-        output_tokens=record.integer("output_length"),
-        runs=record.block_runs(),
-        block_tokens=record.integer("block_size", minimum=1) if "block_size" in record.fields else None,
-    )
-
-
-def _infer_block_tokens(lines: list[_Line]) -> int:
-    """512, or the largest smaller power of two whose blocks are as many as most of these lines list."""
+def _infer_block_tokens(prompts: np.ndarray, counts: np.ndarray) -> int:
+    """512, or the largest smaller power of two whose blocks are as many as most of the first lines list."""
+    prompts, counts = prompts[:INFERENCE_LINES], counts[:INFERENCE_LINES]
     size = MOONCAKE_BLOCK_TOKENS
-    while size > 1 and 2 * sum(line.id_count > -(-line.prompt_tokens // size) for line in lines) > len(lines):
+    while size > 1 and 2 * int((counts > -(-prompts // size)).sum()) > counts.size:
         size //= 2
     return size
 
 
-SLACK_IDS = 1 << 16
-
-
-def densify(scope: Sequence[Int64s], base: int) -> tuple[list[Int64s], int]:
-    """Renumber the ids of one scope (a file, a session) from `base` on; ids that are dense already are only shifted.
-
-    Args:
-        scope: runs, one array a request; equal ids anywhere in the scope are equal blocks.
-        base: the first id that no earlier scope uses.
-
-    Returns the new runs and the first id that is free after them. Cost: O(runs), or a sort of the ids where they are sparse
-    (64-bit hashes, say).
-    """
-    listed = sum(int(runs[1::2].sum()) for runs in scope)
-    highest = max((int((runs[::2] + runs[1::2]).max()) for runs in scope if runs.size), default=0)
-    if 0 <= highest <= 4 * listed + SLACK_IDS:
-        return [_shift(runs, base) for runs in scope], base + highest
-    ids = [expand_runs(runs) for runs in scope]
-    unique, dense = np.unique(np.concatenate(ids), return_inverse=True)
-    cuts = np.cumsum([part.size for part in ids])[:-1]
-    return [_shift(pack_runs(part), base) for part in np.split(dense.astype(np.int64), cuts)], base + unique.size
-
-
-def _shift(runs: Int64s, base: int) -> Int64s:
-    if base == 0:
-        return runs
-    shifted = runs.copy()
-    shifted[::2] += base
-    return shifted
+BAILIAN = TraceFormat(
+    name="Bailian traces",
+    fields=("chat_id", "parent_chat_id", "timestamp", "input_length", "hash_ids"),
+    clock="timestamp, seconds",
+    matches=_is_bailian,
+    read=_read_bailian,
+)
+MOONCAKE = TraceFormat(
+    name="block traces (Mooncake)",
+    fields=("input_length", "hash_ids"),
+    clock="timestamp, milliseconds; or session_id with delay, milliseconds; or none",
+    matches=_is_block_trace,
+    read=_read_mooncake,
+)

@@ -1,9 +1,13 @@
-"""Agent session traces (kv-cache-tester's format): one session an object, its turns in `requests`.
+"""Agent session traces (kv-cache-tester's format, by Weka): one session an object, its turns in `requests`.
 
 A turn has `t` (seconds on the session's own clock), `in`, `out` and its block ids, as `hash_ids` or packed as `hash_runs`. The
 ids name the `in // block_size` whole blocks of the prompt; the rest is the turn's own. An entry that itself holds
-`requests` is a sub-agent: its turns count time from that entry's `t` and share the session's ids. Unless a session says
-`"hash_id_scope": "global"`, its ids mean nothing outside it.
+`requests` is a sub-agent: its turns share the session's ids. Unless a session says `"hash_id_scope": "global"`, its ids mean
+nothing outside it.
+
+The times of a sub-agent's turns count from its own `t` in kv-cache-tester's files, and from the session's start in the AgentX
+corpus, which is otherwise alike. Both cannot be: a turn before its agent's start shows the former, and then it is so in the
+whole file. Where every turn is at or after its agent's start, the times are taken to count from the session's start.
 
 Every session's clock starts at zero and the trace does not say when sessions begin. Here they begin one after the other with
 exponentially distributed gaps (a Poisson process), drawn from a seed. A turn never arrives before the one before it has
@@ -12,114 +16,183 @@ finished, which is what the request's `chain` says; a sub-agent is a chain of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.block_trace import densify
-from unified_tree.controllers.workbench.traces.workload import Request, Workload, cut_runs, in_arrival_order, until_repeated
+from unified_tree.controllers.workbench.traces.block_ids import BlockLists
+from unified_tree.controllers.workbench.traces.clock import Clock
+from unified_tree.controllers.workbench.traces.starts import Starts
+from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
     from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.workload import Int64s
+
+
+@dataclass(slots=True)
+class _Turn:
+    at_s: float
+    agent_s: float
+    """When its sub-agent starts, where times count from there."""
+    prompt_tokens: int
+    output_tokens: int
+    block_tokens: int
+    chain: int
+    runs: Int64s | None = None
+
+    def request(self, index: int, arrival_s: float) -> Request:
+        """It, as a request of the workload."""
+        assert self.runs is not None
+        return Request(
+            index=index,
+            arrival_s=arrival_s,
+            runs=self.runs,
+            block_tokens=self.block_tokens,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            chain=self.chain,
+        )
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Turns whose ids mean the same."""
+
+    blocks: BlockLists = field(default_factory=BlockLists)
+    turns: list[_Turn] = field(default_factory=list)
+    surplus: int = 0
+
+    def number(self, base: int) -> int:
+        """Give the turns their blocks, from `base` on; the first id that is free after them."""
+        prompts = np.array([turn.prompt_tokens for turn in self.turns], np.int64)
+        sizes = np.array([turn.block_tokens for turn in self.turns], np.int64)
+        self.surplus = int((self.blocks.counts() > -(-prompts // sizes)).sum())
+        runs, base = self.blocks.numbered(prompts // sizes, base)
+        for turn, blocks in zip(self.turns, runs, strict=True):
+            turn.runs = blocks
+        return base
 
 
 @dataclass(slots=True)
 class _Reader:
     """What carries over from one session to the next."""
 
-    block_tokens: int | None
-    most: int | None
-    turn_count: int = 0
+    options: TraceOptions
+    clock: Clock
+    turns: list[_Turn] = field(default_factory=list)
     chain_count: int = 0
     surplus: int = 0
-    repeated: int = 0
+    agent_count: int = 0
+    has_early_turns: bool = False
     block_sizes: set[int] = field(default_factory=set)
 
-    def read_session(self, session: Record) -> list[Request]:
-        block_tokens = self.block_tokens or session.integer("block_size", minimum=1)
-        self.block_sizes.add(block_tokens)
-        return self._read_agent(session, block_tokens, 0.0)
+    @property
+    def is_full(self) -> bool:
+        most = self.options.max_requests
+        return most is not None and len(self.turns) >= most
 
-    def _read_agent(self, agent: Record, block_tokens: int, start_s: float) -> list[Request]:
+    def read_session(self, session: Record, scope: _Scope) -> None:
+        block_tokens = self.options.block_tokens or session.integer("block_size", minimum=1)
+        self.block_sizes.add(block_tokens)
+        self._read_agent(session, block_tokens, scope, 0.0, 0.0)
+
+    def _read_agent(self, agent: Record, block_tokens: int, scope: _Scope, own_s: float, agent_s: float) -> None:
+        """The turns of an agent that starts at `own_s` by the clock of the one that holds it, `agent_s` by their sum."""
         chain = self.chain_count
         self.chain_count += 1
-        turns: list[Request] = []
         for entry in agent.records("requests"):
             if "requests" in entry.fields:
-                turns += self._read_agent(entry, block_tokens, start_s + entry.seconds("t"))
-            elif self.most is None or self.turn_count < self.most:
-                turns.append(self._read_turn(entry, block_tokens, start_s, chain))
-        return turns
+                self.agent_count += 1
+                at_s = self.clock.seconds(entry, "t")
+                self.has_early_turns |= at_s < own_s
+                self._read_agent(entry, block_tokens, scope, at_s, agent_s + at_s)
+            elif not self.is_full:
+                turn = _Turn(
+                    at_s=self.clock.seconds(entry, "t"),
+                    agent_s=agent_s,
+                    prompt_tokens=entry.integer("in"),
+                    output_tokens=entry.integer("out"),
+                    block_tokens=block_tokens,
+                    chain=chain,
+                )
+                scope.blocks.add(entry)
+                scope.turns.append(turn)
+                self.turns.append(turn)
+                self.has_early_turns |= turn.at_s < own_s
 
-    def _read_turn(self, entry: Record, block_tokens: int, start_s: float, chain: int) -> Request:
-        prompt_tokens, runs = entry.integer("in"), entry.block_runs()
-        self.surplus += int(runs[1::2].sum()) > -(-prompt_tokens // block_tokens)
-        self.turn_count += 1
-        whole = cut_runs(runs, prompt_tokens // block_tokens)
-        shared = until_repeated(whole)
-        self.repeated += shared is not whole
-        return Request(
-            index=self.turn_count,
-            arrival_s=start_s + entry.seconds("t"),
-            runs=shared,
-            block_tokens=block_tokens,
-            prompt_tokens=prompt_tokens,
-            output_tokens=entry.integer("out"),
-            chain=chain,
-        )
+    @property
+    def counts_from_parent(self) -> bool:
+        """Whether sub-agents' times count from their own start."""
+        given = self.options.sub_agent_clock
+        return self.has_early_turns if given is None else given == "parent"
+
+    def sub_agent_note(self) -> str:
+        place = "their own start" if self.counts_from_parent else "the session's start"
+        if self.options.sub_agent_clock is not None:
+            return f"times of sub-agents count from {place}, as given"
+        why = "some are before it" if self.has_early_turns else "none is before its agent's"
+        return f"times of sub-agents count from {place}, for {why}; --sub-agent-clock overrides"
 
 
-def is_session_record(record: Record) -> bool:
-    """Whether a trace's first object is an agent session."""
-    return "requests" in record.fields
+def _is_session_trace(records: Sequence[Record]) -> bool:
+    return isinstance(records[0].fields.get("requests"), list)
 
 
-def read_session_trace(
-    name: str,
-    records: Iterable[Record],
-    *,
-    block_tokens: int | None = None,
-    most: int | None = None,
-    session_gap_s: float = 30.0,
-    seed: int = 0,
-) -> Workload:
-    """The workload of a session trace.
-
-    Args:
-        block_tokens: tokens in a block; None for each session's `block_size`.
-        most: read so many requests (whole sessions up to there) and no more.
-        session_gap_s: mean seconds between the starts of two sessions; zero starts all at once.
-        seed: of the gaps.
-
-    Raises TraceError with file and line for a missing field, a wrong type or a negative number.
-    """
-    reader = _Reader(block_tokens, most)
-    gaps = np.random.default_rng(seed)
-    start_s, session_count = 0.0, 0
-    scopes: dict[object, list[Request]] = {}
+def _read(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
+    reader = _Reader(options, Clock(options.clock_unit, "s", "t"))
+    starts = Starts(options)
+    session_count, block_count = 0, 0
+    begins: list[float] = []
+    shared = _Scope()
     for record in records:
-        turns = reader.read_session(record)
-        start_s += session_gap_s * gaps.exponential() if session_count else 0.0
+        is_shared = record.fields.get("hash_id_scope") == "global"
+        scope = shared if is_shared else _Scope()
+        reader.read_session(record, scope)
+        begin_s = starts.next()
         session_count += 1
-        scope = "global" if record.fields.get("hash_id_scope") == "global" else session_count
-        scopes.setdefault(scope, []).extend(replace(turn, arrival_s=start_s + turn.arrival_s) for turn in turns)
-        if most is not None and reader.turn_count >= most:
+        begins += [begin_s] * (len(reader.turns) - len(begins))
+        if not is_shared:
+            block_count = scope.number(block_count)
+            reader.surplus += scope.surplus
+        if reader.is_full:
             break
-    requests: list[Request] = []
-    block_count = 0
-    for turns in scopes.values():
-        dense, block_count = densify([turn.runs for turn in turns], block_count)
-        requests += [replace(turn, runs=runs) for turn, runs in zip(turns, dense, strict=True)]
-    requests.sort(key=lambda turn: turn.index)  # as they were read, whatever their scope
+    block_count = shared.number(block_count)
+    reader.surplus += shared.surplus
+    return _workload(name, reader, begins, session_count, block_count)
+
+
+def _workload(name: str, reader: _Reader, begins: list[float], session_count: int, block_count: int) -> Workload:
+    from_parent = reader.counts_from_parent
+    timed = [
+        (begin_s + (turn.agent_s + turn.at_s if from_parent else turn.at_s), turn)
+        for turn, begin_s in zip(reader.turns, begins, strict=True)
+    ]
+    timed.sort(key=itemgetter(0))
+    requests = tuple(turn.request(i, at_s) for i, (at_s, turn) in enumerate(timed))
     notes = [
-        f"{session_count} sessions, starting {session_gap_s:g} s apart on average",
+        f"{session_count} session{'s' * (session_count != 1)}, starting {reader.options.session_gap_s:g} s apart on average",
         f"blocks of {', '.join(map(str, sorted(reader.block_sizes)))} tokens",
     ]
     if reader.surplus:
         notes.append(f"{reader.surplus} requests list more blocks than their prompt holds; the surplus was left out")
-    if reader.repeated:
-        notes.append(f"{reader.repeated} requests list a block twice; from there on their blocks were left out")
-    return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))
+    if reader.options.clock_unit is not None:
+        notes.append(reader.clock.note(""))
+    if reader.agent_count:
+        notes.append(reader.sub_agent_note())
+    return Workload(name=name, requests=requests, block_count=block_count, notes=tuple(notes))
+
+
+SESSIONS = TraceFormat(
+    name="kv-cache-tester sessions (Weka, AgentX)",
+    fields=("block_size", "requests"),
+    clock="t, seconds from the session's start; sub-agents' from their own or the session's, by evidence",
+    matches=_is_session_trace,
+    read=_read,
+)

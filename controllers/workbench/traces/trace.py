@@ -1,70 +1,103 @@
-"""Reading a trace of a kind found out from its content."""
+"""Reading a trace of a format found out from its content."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.traces.block_trace import is_block_record, read_block_trace
-from unified_tree.controllers.workbench.traces.session_trace import is_session_record, read_session_trace
-from unified_tree.controllers.workbench.traces.trace_records import read_records
+from unified_tree.controllers.workbench.traces.block_trace import BAILIAN, MOONCAKE
+from unified_tree.controllers.workbench.traces.chat_log import BATCH, CHAT_LOG, LMCACHE, PROMPTS, SAGEMAKER, SINGLE_TURNS
+from unified_tree.controllers.workbench.traces.claude_code import CLAUDE_CODE
+from unified_tree.controllers.workbench.traces.conversations import MULTI_TURNS, SHARE_GPT
+from unified_tree.controllers.workbench.traces.dynamo_trace import DYNAMO
+from unified_tree.controllers.workbench.traces.kv_events import KV_EVENTS
+from unified_tree.controllers.workbench.traces.lengths_trace import AZURE, BENCH_RESULTS, BURST_GPT, LENGTHS
+from unified_tree.controllers.workbench.traces.session_trace import SESSIONS
+from unified_tree.controllers.workbench.traces.trace_files import read_records
+from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
+    from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+    from unified_tree.controllers.workbench.traces.trace_records import Record
     from unified_tree.controllers.workbench.traces.workload import Workload
 
+__all__ = ["FORMATS", "TraceOptions", "read_trace"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """How to read a trace.
-
-    Attributes:
-        block_tokens: tokens in a block; None for what the trace says, or 512 for a block trace that does not.
-        max_requests: read no more than so many requests; None for all.
-        session_gap_s: mean seconds between the starts of two sessions (session traces only).
-        seed: of the sessions' starts.
-    """
-
-    block_tokens: int | None = None
-    max_requests: int | None = None
-    session_gap_s: float = 30.0
-    seed: int = 0
+FORMATS: tuple[TraceFormat, ...] = (
+    DYNAMO,
+    KV_EVENTS,
+    SESSIONS,
+    BAILIAN,
+    MOONCAKE,
+    BURST_GPT,
+    AZURE,
+    BENCH_RESULTS,
+    SAGEMAKER,
+    CLAUDE_CODE,
+    BATCH,
+    LMCACHE,
+    SHARE_GPT,
+    MULTI_TURNS,
+    SINGLE_TURNS,
+    CHAT_LOG,
+    PROMPTS,
+    LENGTHS,
+)
+"""The first that matches reads a file."""
+FIRST_RECORDS = 32
+"""A format may look at so many of them."""
 
 
 def read_trace(path: str | PathLike[str], options: TraceOptions | None = None) -> Workload:
-    """Read a block trace or a session trace, plain or gzip; which of them it is shows in its first object.
+    """Read a trace, plain or compressed; its format shows in its first records. `FORMATS` are known.
 
-    Raises TraceError, `FILE:LINE: what is wrong`, for a file that cannot be read, is of neither kind, has a line that is not
-    JSON, misses a field or holds a wrong one, or has no requests. Cost: one pass; memory is O(runs of block ids).
+    Raises TraceError, `FILE:LINE: what is wrong`, for a file that cannot be read, is of no known format, has a line that cannot
+    be parsed, misses a field or holds a wrong one, or has no requests. Cost: one pass; memory is O(runs of block ids).
     """
     options = options or TraceOptions()
     records = read_records(Path(path))
-    first = next(records, None)
-    if first is None:
+    first = list(islice(records, min(FIRST_RECORDS, options.max_requests or FIRST_RECORDS)))
+    if not first:
         raise TraceError(f"{path}: holds no requests; a trace is one JSON object a line")
-    records = chain((first,), records)
-    name = printable(Path(path).name)
-    if is_session_record(first):
-        workload = read_session_trace(
-            name,
-            records,
-            block_tokens=options.block_tokens,
-            most=options.max_requests,
-            session_gap_s=options.session_gap_s,
-            seed=options.seed,
-        )
-    elif is_block_record(first):
-        workload = read_block_trace(name, records, block_tokens=options.block_tokens, most=options.max_requests)
-    else:
-        raise first.error(
-            "is of no known kind (a block trace has timestamp, input_length, output_length, hash_ids; a session has requests)",
-            list(first.fields),
-        )
+    found = next((each for each in FORMATS if each.matches(first)), None)
+    if found is None:
+        raise first[0].error(_nearest(first[0]), list(first[0].fields))
+    workload = found.read(printable(Path(path).name), chain(first, records), options)
     if not workload.requests:
         raise TraceError(f"{path}: holds no requests")
-    return workload
+    span_s = workload.requests[-1].arrival_s - workload.requests[0].arrival_s
+    notes = (f"read as {found.name}; the last request arrives {span_s:,.6g} s after the first", *workload.notes)
+    return replace(workload, notes=notes)
+
+
+def _nearest(record: Record) -> str:
+    """What a record that is of no format comes nearest to, in words."""
+    given = list(record.fields)
+
+    def likeness(form: TraceFormat) -> float:
+        missing = _missing(form, given)
+        found = len(form.fields) - sum(0.1 if near else 1.0 for near in missing.values())
+        return found / (len(given) + len(form.fields) - found)
+
+    best = max(FORMATS, key=likeness)
+    if likeness(best) <= 0:
+        return "has no field of any trace (docs/traces.md lists the formats); it has"
+    missing = _missing(best, given)
+    if missing:
+        names = (f"{name} (but with {printable(near, 30)})" if near else name for name, near in missing.items())
+        return f"is of no known format; nearest is {best.name}, without {', '.join(names)}; it has"
+    return f"is nearly of the format {best.name}, but {', '.join(best.fields)} hold something else; it has"
+
+
+def _missing(form: TraceFormat, given: Sequence[str]) -> dict[str, str | None]:
+    """The fields of a format that are not given, each with a given one that is spelled nearly so, if there is one."""
+    others = [name for name in given if name not in form.fields and isinstance(name, str)]
+    return {name: next(iter(get_close_matches(name, others, 1, 0.8)), None) for name in form.fields if name not in given}

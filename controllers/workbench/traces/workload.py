@@ -114,7 +114,7 @@ def expand_runs(runs: Int64s) -> Int64s:
     """
     starts, counts = runs[::2], runs[1::2]
     if starts.size == 1:
-        return np.arange(starts[0], starts[0] + counts[0], dtype=np.int64)
+        return np.arange(counts[0], dtype=np.int64) + starts
     ends = np.cumsum(counts)
     total = int(ends[-1]) if ends.size else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
@@ -146,21 +146,6 @@ def cut_runs(runs: Int64s, count: int) -> Int64s:
     cut = runs[: 2 * (last + 1)].copy()
     cut[-1] -= ends[last] - count
     return cut
-
-
-def until_repeated(runs: Int64s) -> Int64s:
-    """The runs up to before the first id that is there a second time; all of them if none is.
-
-    Cost: O(runs log runs), and where one is O(ids log ids).
-    """
-    order = np.argsort(runs[::2], kind="stable")
-    starts, counts = runs[::2][order], runs[1::2][order]
-    if not (np.diff(starts) < counts[:-1]).any():
-        return runs
-    ids = expand_runs(runs)
-    is_first = np.zeros(ids.size, np.bool_)
-    is_first[np.unique(ids, return_index=True)[1]] = True
-    return cut_runs(runs, int(np.argmin(is_first)))
 
 
 def in_arrival_order(requests: Iterable[Request]) -> tuple[Request, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.workload import Workload
 from unified_tree.terms.errors import TraceError
 
 Write = Callable[..., Path]
@@ -45,12 +46,6 @@ def test_runs_and_plain_ids_say_the_same(write: Write) -> None:
     assert plain.prompt_tokens == 400
 
 
-def test_what_follows_a_block_that_is_there_twice_is_left_out(write: Write) -> None:
-    workload = read_trace(write(session(turn(0, 256, [1, 2, 1, 3]), turn(1, 256, [1, 2, 4, 3]))))
-    assert [request.blocks().size for request in workload.requests] == [2, 4]
-    assert "1 requests list a block twice; from there on their blocks were left out" in workload.notes
-
-
 def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write: Write) -> None:
     local = read_trace(write(session(turn(0, 128, [1, 2])), session(turn(0, 128, [1, 2]))))
     first, second = (set(request.blocks().tolist()) for request in local.requests)
@@ -60,13 +55,45 @@ def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write: Write) 
     assert both.requests[0].blocks().tolist() == both.requests[1].blocks().tolist()
 
 
-def test_a_sub_agent_counts_from_its_entry_and_shares_the_sessions_ids(write: Write) -> None:
-    sub_agent = {"t": 100.5, "type": "subagent", "requests": [turn(0, 64, [1]), turn(30, 128, [1, 8])]}
-    workload = read_trace(write(session(turn(0, 64, [1]), sub_agent, turn(110, 128, [1, 2]))))
+def noted(workload: Workload) -> str:
+    """What is said about sub-agents."""
+    (note,) = (note for note in workload.notes if "sub-agents" in note)
+    return note.removesuffix("; --sub-agent-clock overrides")
+
+
+def agents(*times: float) -> dict[str, Any]:
+    """A session with a sub-agent at 100.5 s whose turns are at these times."""
+    turns = [turn(at, 64 * (i + 1), [1, 8][: i + 1]) for i, at in enumerate(times)]
+    return session(turn(0, 64, [1]), {"t": 100.5, "type": "subagent", "requests": turns}, turn(110, 128, [1, 2]))
+
+
+def test_a_sub_agent_that_counts_from_its_own_start(write: Write) -> None:
+    workload = read_trace(write(agents(0, 30)))
     assert [request.arrival_s for request in workload.requests] == [0.0, 100.5, 110.0, 130.5]
     assert workload.requests[0].chain == workload.requests[2].chain != workload.requests[1].chain
     assert workload.requests[1].chain == workload.requests[3].chain
-    assert len({request.blocks()[0] for request in workload.requests}) == 1
+    assert len({request.blocks()[0] for request in workload.requests}) == 1, "it shares the session's ids"
+    assert (
+        "times of sub-agents count from their own start, for some are before it; --sub-agent-clock overrides" in workload.notes
+    )
+
+
+def test_a_sub_agent_that_counts_from_the_sessions_start(write: Write) -> None:
+    workload = read_trace(write(agents(100.5, 130.5)))
+    assert [request.arrival_s for request in workload.requests] == [0.0, 100.5, 110.0, 130.5]
+    assert (
+        "times of sub-agents count from the session's start, for none is before its agent's; --sub-agent-clock overrides"
+        in workload.notes
+    )
+
+
+def test_one_early_turn_shows_it_for_the_whole_file(write: Write) -> None:
+    path = write(agents(150), agents(0))
+    gaps: dict[str, Any] = {"session_gap_s": 0}
+    assert 250.5 in [request.arrival_s for request in read_trace(path, TraceOptions(**gaps)).requests]
+    given = read_trace(path, TraceOptions(sub_agent_clock="root", **gaps))
+    assert sorted(request.arrival_s for request in given.requests) == [0.0, 0.0, 0.0, 110.0, 110.0, 150.0]
+    assert any("as given" in note for note in given.notes)
 
 
 def test_session_starts_are_spread_by_a_seed(write: Write) -> None:

@@ -1,0 +1,185 @@
+"""Requests made of texts: which prompts begin with the same tokens, and which go on from an answer.
+
+Prompts, with the answers that are known, are cut into pieces of some tokens. A piece is known by its tokens and by the piece
+before it, so equal pieces are equal prompts up to there. What is left at the end, shorter than a piece, is the request's own.
+
+An answer that a later prompt goes on from was computed and can hit. To say so the workload has blocks of a single token,
+because prompts end anywhere. That costs memory, a few bytes a token and request. So where the texts are long the blocks are the
+pieces, and answers count as computed again, which the notes then say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.workbench.traces.tokens import Tokenizer
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS
+from unified_tree.controllers.workbench.traces.workload import (
+    NO_CHAIN,
+    Request,
+    Workload,
+    cut_runs,
+    in_arrival_order,
+    pack_runs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unified_tree.controllers.workbench.traces.tokens import Tokens
+    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.workload import Int64s
+
+PIECE_TOKENS = 16
+MOST_SINGLE_TOKENS = 1 << 24
+"""Up to so many tokens in all prompts and answers, answers can hit."""
+ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one side said. `text` is a string, or tokens that nobody knows but that later prompts repeat."""
+
+    role: str
+    text: str | Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    order: int
+    arrival_s: float
+    pieces: Int64s
+    """Runs of the pieces of prompt and answer."""
+    prompt_tokens: int
+    answer_tokens: int
+    """Of the answer that is known."""
+    output_tokens: int
+    chain: int
+
+
+@dataclass(slots=True)
+class TextRequests:
+    """Collects requests, and makes a workload of them."""
+
+    options: TraceOptions
+    tokenizer: Tokenizer = field(init=False)
+    _rows: list[_Row] = field(default_factory=list)
+    _numbers: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _unknown: int = 0
+    _before: tuple[Tokens, list[int]] = field(default_factory=lambda: (np.empty(0, np.int32), []))
+
+    def __post_init__(self) -> None:
+        self.tokenizer = Tokenizer(self.options.tokenizer)
+
+    def __len__(self) -> int:
+        """Requests so far."""
+        return len(self._rows)
+
+    def unknown(self, count: int) -> Tokens:
+        """Tokens that no text has: of an answer whose length alone is known."""
+        first, self._unknown = self._unknown + 1, self._unknown + count
+        return (-np.arange(first, first + count)).astype(np.int32)
+
+    def prompt(self, messages: Sequence[Message]) -> Tokens:
+        """The tokens of a conversation, up to where the assistant is to speak."""
+        parts = [self.tokenizer.tokens("")]
+        for message in messages:
+            parts += [self.tokenizer.tokens(f"{message.role}\n"), self.spoken(message.text)]
+        return np.concatenate([*parts, self.tokenizer.tokens(f"{ASSISTANT}\n")])
+
+    def spoken(self, text: str | Tokens) -> Tokens:
+        """The tokens of what was said, with the mark at its end."""
+        if not isinstance(text, str):
+            return text
+        return np.concatenate([self.tokenizer.tokens(text), self.tokenizer.tokens("\n")])
+
+    def add(
+        self,
+        place: Record,
+        prompt: Tokens,
+        answer: Tokens | None = None,
+        *,
+        output_tokens: int | None = None,
+        arrival_s: float = 0.0,
+        chain: int = NO_CHAIN,
+        order: int | None = None,
+    ) -> None:
+        """One more request. `output_tokens` counts where the answer is not known. `order` is its place among those that
+        arrive at the same time; None for that in which they are added.
+
+        Raises TraceError, at `place`, for one that is too long. Cost: O(tokens).
+        """
+        known = answer if answer is not None else self.tokenizer.tokens("")
+        output_tokens = known.size if answer is not None else output_tokens or 0
+        if prompt.size > MAX_TOKENS or output_tokens > MAX_TOKENS:
+            raise place.error(f"is longer than {MAX_TOKENS} tokens", max(prompt.size, output_tokens))
+        size = self.options.block_tokens or PIECE_TOKENS
+        tokens = np.concatenate([prompt, known]) if known.size else prompt
+        pieces = pack_runs(np.array(self._path(tokens, size), np.int64))
+        order = len(self._rows) if order is None else order
+        self._rows.append(_Row(order, arrival_s, pieces, prompt.size, known.size, output_tokens, chain))
+
+    def _path(self, tokens: Tokens, size: int) -> list[int]:
+        """The pieces of a request. Those that the one added before begins with, too, are not looked up again."""
+        before, known = self._before
+        count = min(tokens.size, before.size)
+        differs = np.flatnonzero(tokens[:count] != before[:count])
+        path = known[: (int(differs[0]) if differs.size else count) // size]
+        data, step, numbers = tokens.tobytes(), size * tokens.itemsize, self._numbers
+        at = path[-1] if path else -1
+        for begin in range(len(path) * step, len(data) - step + 1, step):
+            at = numbers.setdefault((at, data[begin : begin + step]), len(numbers))
+            path.append(at)
+        self._before = tokens, path
+        return path
+
+    def workload(self, name: str, notes: Sequence[str] = ()) -> Workload:
+        """The workload. Arrivals count from the first."""
+        size = self.options.block_tokens or PIECE_TOKENS
+        has_answers = any(row.answer_tokens for row in self._rows)
+        is_single = has_answers and sum(row.prompt_tokens + row.answer_tokens for row in self._rows) <= MOST_SINGLE_TOKENS
+        first_s = min((row.arrival_s for row in self._rows), default=0.0)
+        rows = sorted(self._rows, key=lambda row: row.order)
+        requests = in_arrival_order(_request(row, i, row.arrival_s - first_s, size, is_single) for i, row in enumerate(rows))
+        said = [*self.tokenizer.notes, *notes, f"prompts are compared in pieces of {size} tokens"]
+        if has_answers and not is_single:
+            said.append("answers count as computed again by the prompts that go on from them, for the texts are long")
+        block_count = len(self._numbers) * (size if is_single else 1)
+        return Workload(name=name, requests=requests, block_count=block_count, notes=tuple(said))
+
+
+def _request(row: _Row, index: int, arrival_s: float, size: int, is_single: bool) -> Request:
+    runs, answer_runs = row.pieces, None
+    if is_single:
+        tokens = runs * size
+        runs = cut_runs(tokens, row.prompt_tokens)
+        answer_runs = _behind(tokens, row.prompt_tokens)
+    else:
+        runs = cut_runs(runs, row.prompt_tokens // size)
+    return Request(
+        index=index,
+        arrival_s=arrival_s,
+        runs=runs,
+        block_tokens=1 if is_single else size,
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+        answer_runs=answer_runs,
+        chain=row.chain,
+    )
+
+
+def _behind(runs: Int64s, count: int) -> Int64s | None:
+    """The runs of the ids behind the first `count`; None if there are none."""
+    ends = np.cumsum(runs[1::2])
+    if not ends.size or ends[-1] <= count:
+        return None
+    at = int(np.searchsorted(ends, count, side="right"))
+    rest = runs[2 * at :].copy()
+    skipped = rest[1] - (ends[at] - count)
+    rest[0] += skipped
+    rest[1] -= skipped
+    return rest
