@@ -6,7 +6,8 @@ aiperf's have `session_id` and a `delay` (ms) instead of the time; kvcache-simul
 
 The ids often count the partly filled last block too. Its id stands for fewer tokens than a block and nobody can tell which, so
 only the `input_length // block` whole blocks are shared; the rest of the prompt is the request's own. A line with fewer ids
-than that has a longer rest of its own; ids past the prompt's end are left out and noted.
+than that has a longer rest of its own; ids past the prompt's end are left out and noted. A recorder may also tell the blocks
+that end in the answer, as `output_hash_ids`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from unified_tree.controllers.workbench.traces.block_ids import BlockLists
 from unified_tree.controllers.workbench.traces.clock import Clock
 from unified_tree.controllers.workbench.traces.starts import Starts
 from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order
+from unified_tree.controllers.workbench.traces.workload import (
+    NO_CHAIN,
+    Request,
+    Workload,
+    cut_runs,
+    in_arrival_order,
+    runs_behind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,6 +55,8 @@ class _Lines:
         self.output_tokens: list[int] = []
         self.block_tokens: list[int] = []
         """0 where a line does not say."""
+        self.has_answer: list[bool] = []
+        """Whether the blocks go on with those that end in the answer."""
         self.chains: list[int] = []
         self.has_delays = self.has_starts = False
         self._chain_of: dict[object, int] = {}
@@ -62,7 +72,18 @@ class _Lines:
             self.prompt_tokens.append(record.integer("input_length"))
             self.output_tokens.append(record.integer("output_length") if "output_length" in record.fields else 0)
             self.block_tokens.append(record.integer("block_size", 1) if "block_size" in record.fields else 0)
-            self.blocks.add(record)
+            self.has_answer.append(self._add_blocks(record))
+
+    def _add_blocks(self, record: Record) -> bool:
+        """The blocks of a prompt, and of its answer where they are told. Whether they are."""
+        size = self.block_tokens[-1]
+        if size and "output_hash_ids" in record.fields and "hash_ids" in record.fields:
+            prompt = record.items("hash_ids")
+            if len(prompt) == self.prompt_tokens[-1] // size:
+                self.blocks.add_list([*prompt, *record.items("output_hash_ids")], record, "output_hash_ids")
+                return True
+        self.blocks.add(record)
+        return False
 
     def _chain(self, record: Record) -> int:
         fields = record.fields
@@ -129,21 +150,33 @@ def _workload(
     default = options.block_tokens or own_block_tokens or _infer_block_tokens(prompts, counts)
     stated = np.array(lines.block_tokens, np.int64)
     sizes = np.full_like(stated, default) if options.block_tokens else np.where(stated > 0, stated, default)
-    runs, block_count = lines.blocks.numbered(prompts // sizes, 0)
+    has_answer = np.array(lines.has_answer, np.bool_) & (sizes == stated)
+    known = prompts + np.where(has_answer, np.array(lines.output_tokens, np.int64), 0)
+    runs, block_count = lines.blocks.numbered(known // sizes, 0)
     is_timed = clock.was_read or lines.has_starts
     first_s = min(lines.times, default=0.0)
     requests = [
         Request(
             index=i,
             arrival_s=time_s - first_s,
-            runs=blocks,
+            runs=cut_runs(blocks, prompt_tokens // size) if answered else blocks,
+            answer_runs=runs_behind(blocks, prompt_tokens // size) if answered else None,
             block_tokens=size,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             chain=chain if is_timed else IN_FILE_ORDER,
         )
-        for i, (time_s, blocks, size, prompt_tokens, output_tokens, chain) in enumerate(
-            zip(lines.times, runs, sizes.tolist(), lines.prompt_tokens, lines.output_tokens, lines.chains, strict=True)
+        for i, (time_s, blocks, size, prompt_tokens, output_tokens, chain, answered) in enumerate(
+            zip(
+                lines.times,
+                runs,
+                sizes.tolist(),
+                lines.prompt_tokens,
+                lines.output_tokens,
+                lines.chains,
+                has_answer.tolist(),
+                strict=True,
+            )
         )
     ]
     notes = [f"blocks of {', '.join(map(str, np.unique(sizes).tolist()))} tokens"]
@@ -152,7 +185,7 @@ def _workload(
     notes += [clock.note(why)] if clock.was_read else []
     notes += [lines.starts.note] if lines.has_starts else []
     notes += [clock.note(why, "delay")] if lines.has_delays else []
-    surplus = int((counts > -(-prompts // sizes)).sum())
+    surplus = int((counts > -(-known // sizes)).sum())
     if surplus:
         notes.append(f"{surplus} requests list more blocks than their prompt holds; the surplus was left out")
     return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))

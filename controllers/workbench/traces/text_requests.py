@@ -24,6 +24,7 @@ from unified_tree.controllers.workbench.traces.workload import (
     cut_runs,
     in_arrival_order,
     pack_runs,
+    runs_behind,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _request(row: _Row, index: int, arrival_s: float, size: int, is_single: bool
     if is_single:
         tokens = runs * size
         runs = cut_runs(tokens, row.prompt_tokens)
-        answer_runs = _behind(tokens, row.prompt_tokens)
+        answer_runs = runs_behind(tokens, row.prompt_tokens)
     else:
         runs = cut_runs(runs, row.prompt_tokens // size)
     return Request(
@@ -170,16 +171,3 @@ def _request(row: _Row, index: int, arrival_s: float, size: int, is_single: bool
         answer_runs=answer_runs,
         chain=row.chain,
     )
-
-
-def _behind(runs: Int64s, count: int) -> Int64s | None:
-    """The runs of the ids behind the first `count`; None if there are none."""
-    ends = np.cumsum(runs[1::2])
-    if not ends.size or ends[-1] <= count:
-        return None
-    at = int(np.searchsorted(ends, count, side="right"))
-    rest = runs[2 * at :].copy()
-    skipped = rest[1] - (ends[at] - count)
-    rest[0] += skipped
-    rest[1] -= skipped
-    return rest

@@ -36,7 +36,8 @@ class Request:
         block_tokens: tokens in a block.
         prompt_tokens, output_tokens: lengths of the prompt and of the answer.
         priority: for the policy of that name; higher stays longer.
-        answer_runs: as `runs`, of the answer's blocks, where later prompts go on from it; else its tokens are nobody else's.
+        answer_runs: as `runs`, of the whole blocks behind those of the prompt, which end in the answer, where later prompts go
+            on from it; else its tokens are nobody else's.
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
         checkpoints: lengths at which later prompts are known to branch off; None for the end of what they can share.
@@ -73,12 +74,11 @@ class Request:
         """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy."""
         tokens = np.empty(self.prompt_tokens + self.output_tokens, np.int64)
         blocks = self.blocks()
+        if self.answer_runs is not None:
+            blocks = np.concatenate((blocks, expand_runs(self.answer_runs)))
         end = blocks.size * self.block_tokens
         tokens[:end].reshape(-1, self.block_tokens)[:] = blocks[:, np.newaxis]
         tokens[end:] = OWN_TOKENS + self.index
-        if self.answer_runs is not None:
-            answer = np.repeat(expand_runs(self.answer_runs), self.block_tokens)
-            tokens[self.prompt_tokens : self.prompt_tokens + answer.size] = answer
         return tokens
 
 
@@ -146,6 +146,19 @@ def cut_runs(runs: Int64s, count: int) -> Int64s:
     cut = runs[: 2 * (last + 1)].copy()
     cut[-1] -= ends[last] - count
     return cut
+
+
+def runs_behind(runs: Int64s, count: int) -> Int64s | None:
+    """The runs of the ids behind the first `count`; None if there are none."""
+    ends = np.cumsum(runs[1::2])
+    if not ends.size or ends[-1] <= count:
+        return None
+    at = int(np.searchsorted(ends, count, side="right"))
+    rest = runs[2 * at :].copy()
+    skipped = rest[1] - (ends[at] - count)
+    rest[0] += skipped
+    rest[1] -= skipped
+    return rest
 
 
 def in_arrival_order(requests: Iterable[Request]) -> tuple[Request, ...]:

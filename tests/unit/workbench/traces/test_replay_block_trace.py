@@ -207,3 +207,34 @@ def test_files_that_hold_no_trace(tmp_path: Path, write: Write) -> None:
     broken.write_bytes(gzip.compress(b'{"timestamp": 0}\n' * 4000)[:40])
     with pytest.raises(TraceError, match=r"cut\.gz.*cannot be read"):
         read_trace(broken)
+
+
+def test_blocks_that_end_in_an_answer_are_shared_with_the_prompt_that_goes_on(write: Write) -> None:
+    first, second = read_trace(
+        write(
+            line(0, 100, 40, [7], block_size=64, output_hash_ids=[8]),
+            line(9, 150, 0, [7, 8], block_size=64),
+        )
+    ).requests
+    assert (first.blocks().tolist(), second.blocks().tolist()) == ([7], [7, 8])
+    assert (first.tokens()[:128] == second.tokens()[:128]).all(), "the end of the prompt is in the answer's first block"
+    assert (first.tokens()[128:] == OWN_TOKENS).all()
+    assert first.tokens().size == 140
+
+
+def test_answers_beyond_their_length_or_behind_a_cut_prompt_are_left_out(write: Write) -> None:
+    long, cut, other = read_trace(
+        write(
+            line(0, 100, 40, [7], block_size=64, output_hash_ids=[8, 9, 10]),
+            line(1, 300, 40, [7], block_size=64, output_hash_ids=[8]),
+            line(2, 100, 40, [7], block_size=64, output_hash_ids=[8]),
+        ),
+    ).requests
+    assert long.answer_runs is not None
+    assert long.answer_runs.tolist() == [8, 1]
+    assert cut.answer_runs is None
+    assert other.answer_runs is not None
+    larger = read_trace(
+        write(line(0, 100, 40, [7], block_size=64, output_hash_ids=[8]), name="b.jsonl"), TraceOptions(block_tokens=32)
+    )
+    assert larger.requests[0].answer_runs is None, "blocks of another size than the file says"
