@@ -1,4 +1,4 @@
-"""The report on a terminal: what is replayed on what, the rows side by side, and what their columns mean."""
+"""The report on a terminal: the answers, what is replayed on what, the rows side by side, and what their figures mean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, Column, ColumnFamily, pool_verdicts
+from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, ColumnFamily, pool_verdicts
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
+from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Cell, Mark, shown_rows, table_of
 from unified_tree.controllers.workbench.report.text_table import print_table
-from unified_tree.controllers.workbench.runs.plan import SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.runs.row_result import RowResult
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
-
-REFERENCES = {
-    "clairvoyant": "knows all requests to come, and follows the best plan found",
-    "unbounded": "never evicts: a device without limit; windows and states still limit its hits",
-}
-
 
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
     """What is replayed on what, how memory is split, and how fast everything is taken to be."""
@@ -75,23 +69,21 @@ def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSetti
     console.print()
 
 
+def print_answers(console: Console, answers: Sequence[str]) -> None:
+    """What a reader came for, before all tables: a paragraph a sentence."""
+    for answer in answers:
+        console.print(Text(answer, "bold"))
+    console.print()
+
+
 def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
-    """The rows side by side, table by table; of path-only twins the files have more."""
-    rows = [row for row in rows if not row.is_path_only]
+    """The rows side by side, a table a question; of path-only twins the files have more."""
+    rows = shown_rows(rows)
     for section in SECTIONS:
-        columns = section.shown(rows)
-        if not columns:
-            continue
-        lines = [
-            (
-                Text(row.policy, "dim" if row.policy.removeprefix(SHARED) in REFERENCES else ""),
-                *(_cell(column, row) if column.applies(row) else "" for column in columns),
-            )
-            for row in rows
-            if any(column.applies(row) for column in columns)
-        ]
-        print_table(console, ("policy", *(column.heading for column in columns)), lines, title=section.title)
-        console.print()
+        headings, lines = table_of(section, rows)
+        if lines:
+            print_table(console, headings, [list(map(_cell, line)) for line in lines], title=section.title)
+            console.print()
     for verdict in pool_verdicts(rows):
         console.print(verdict)
     if plan.settings.prefill_flops_per_s is not None:
@@ -99,13 +91,11 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
     for row in rows:
         if row.policy in REFERENCES:
             _print_about(console, row.policy, REFERENCES[row.policy], "dim")
-    console.print("What each column means: unified-tree columns")
+    console.print("What each figure means: unified-tree columns")
 
 
-def _cell(column: Column, row: RowResult) -> Text:
-    value = column.value(row)
-    style = {"hit_rate": "bold", "wrong_bytes": "bold red" if value else ""}.get(column.key, "")
-    return Text(column.text(value), style)
+def _cell(cell: Cell) -> Text:
+    return Text(cell.text, {Mark.BEST: "bold", Mark.WRONG: "bold red", Mark.REFERENCE: "dim", Mark.NONE: ""}[cell.mark])
 
 
 def _print_model(console: Console, plan: Plan, flops_per_s: float) -> None:
@@ -133,7 +123,7 @@ def print_columns(console: Console) -> None:
     for section in SECTIONS:
         console.print(section.title, style="italic")
         for column in section.columns:
-            name = " ".join((column.heading or "").replace("-\n", "-").split())
+            name = column.heading or ""
             if isinstance(column, ColumnFamily):
                 name = f"<name> {name}".strip() if column.heading is not None else ""
             key = f"{column.key}.<name>" if isinstance(column, ColumnFamily) and column.key else column.key

@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-PIPE_COLUMNS = 120
+PIPE_COLUMNS = 80
 """Width of a report that goes to no terminal; the variable COLUMNS says another."""
 GAP = 2
 

@@ -24,6 +24,7 @@ from unified_tree.controllers.workbench.server.timed_cache import TimedCache
 from unified_tree.controllers.workbench.server.traffic import Traffic
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.memory.archive import Archive
+from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _replay(
             served=served,
             turned_away=turned_away,
             preempted=counters.preempted_count,
-            miss_tokens=counters.miss_tokens | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
+            miss_tokens=_by_cause(served) | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
             figures=Figures.of(cache, spec.label).with_rejected(
                 turned_away[turned_away["admission"] == NOT_ADMITTED]["prompt_tokens"].tolist()
             ),
@@ -149,6 +150,12 @@ def _replay(
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
         return result, situation
+
+
+def _by_cause(served: Requests) -> dict[str, int]:
+    """Tokens that were missed, by the label of their cause."""
+    tokens = served["miss_tokens"].sum(axis=0).tolist()
+    return {cause.label: tokens[cause] for cause in MissCause}
 
 
 def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None:

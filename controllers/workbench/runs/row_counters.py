@@ -10,7 +10,6 @@ import numpy as np
 from unified_tree.controllers.workbench.runs.row_result import REQUEST, Residency
 from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
-from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.row_result import Requests
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
     from unified_tree.controllers.workbench.traces.workload import Request, Workload
-    from unified_tree.misses.miss import Miss
 
 RESIDENCY_SAMPLES = 200
 ALL_POOLS = "all pools"
@@ -43,7 +41,7 @@ class RowCounters:
         requests: an array of REQUEST by index; of rejected ones only the prompt's length counts, and as `admitted_s` when.
         held: what running requests used of the device just before each admission, and at most from there to the next one: by
             component in pages, or where pools share a budget that of ALL_POOLS in blocks.
-        miss_tokens: see RowResult, as the rest.
+        preempted_count, peak_pages, peak_host_pages: see RowResult.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class RowCounters:
         for request in workload.requests:
             if request.chain != NO_CHAIN:
                 turns[request.chain] = self.requests["turn"][request.index] = turns.get(request.chain, 0) + 1
-        self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
         self._page_blocks = None if stats.budget is None else stats.budget.pool_page_blocks
@@ -78,7 +75,6 @@ class RowCounters:
         self._is_linked = is_linked
         self._step_s = step_ms / 1000.0
         self._held_at_offer: dict[str, int] = {}
-        self._misses: dict[int, list[Miss]] = {}
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
         self._samples: list[tuple[float, dict[str, int]]] = []
         self._admissions = 0
@@ -107,7 +103,8 @@ class RowCounters:
             entry["linked_hit_tokens"] = min(lease.compute_from - loaded_tokens, fetched_tokens)
         entry["rebuilt_tokens"] = lease.cached_tokens - lease.compute_from
         entry["admitted_s"] = now_s
-        self._misses[request.index] = lease.misses
+        for miss in lease.misses:
+            entry["miss_tokens"][miss.code] += miss.tokens
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
             self._samples.append((now_s, used))
@@ -160,14 +157,11 @@ class RowCounters:
         is_at_prompt_end = self._at_prompt_end.pop(request.index, None) is not None
         if is_at_prompt_end or rejected or request.index in self._preempted:
             self.requests["prompt_done"][request.index] = self._admissions
-        misses = self._misses.pop(request.index, [])
         if rejected:
             self.requests["admitted_s"][request.index] = now_s
         else:
             self.requests["is_served"][request.index] = True
             self.requests["spent_ns"][request.index] = spent_ns
-            for miss in misses:
-                self.miss_tokens[miss.cause.label] += miss.tokens
         if self._progress is not None:
             self._progress()
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.misses.miss_cause import MissCause
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ REQUEST = np.dtype(
     [
         *((f"{name}tokens", np.int64) for name in ("prompt_", "hit_", "host_hit_", "storage_hit_", "linked_hit_")),
         ("rebuilt_tokens", np.int64),
+        ("miss_tokens", np.int64, (len(MissCause),)),
         *((name, np.float64) for name in ("admitted_s", "load_wait_s", "fetch_wait_s")),
         ("spent_ns", np.int64),
         ("latency_parts_s", np.float64, (len(LATENCY_PARTS),)),
@@ -35,6 +38,7 @@ REQUEST = np.dtype(
 
 - `hit_tokens` were resumed: of these `host_hit_tokens` were loaded back, `storage_hit_tokens` of those had been prefetched for
   this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
+- `miss_tokens` were not resumed, by the code of their cause.
 - `turn` counts the requests of a chain from one; it is 0 for a request without a chain, of which nobody knows.
 - `admission` numbers the admissions, -1 for none; `prompt_done` and `done` are how many there had been when the request had run
   beyond its prompt for good, and when it ended.
