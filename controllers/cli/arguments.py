@@ -80,6 +80,7 @@ class Arguments:
             plot=given["plot_path"],
             figures=given["figures_path"],
             inspect=given["inspect_path"],
+            html=given["html_path"],
         )
 
     @property

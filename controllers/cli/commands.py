@@ -16,9 +16,11 @@ from unified_tree.controllers.cli.inspect_command import inspect_command
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
 from unified_tree.controllers.cli.record_command import record_command
 from unified_tree.controllers.cli.size_command import learned_split, size_command
+from unified_tree.controllers.workbench.report.answers import answers
 from unified_tree.controllers.workbench.report.composition_tables import print_models
+from unified_tree.controllers.workbench.report.page import PageContent
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
-from unified_tree.controllers.workbench.report.report import print_columns, print_header, print_rows
+from unified_tree.controllers.workbench.report.report import print_answers, print_columns, print_header, print_rows
 from unified_tree.controllers.workbench.report.text_table import report_console
 from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_specs
@@ -26,6 +28,7 @@ from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
 from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.sizing.changes import Changes
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import UnifiedTreeError
 
@@ -83,23 +86,34 @@ def replay_command(**given: Any) -> int:
     files = arguments.files
     files.check()
     policies, page_counts = arguments.policies, arguments.page_counts
-    plan = arguments.plan()
+    with progress_bar("reading the workload", None):
+        plan = arguments.plan()
     if arguments.learns_pages:
         page_counts = learned_split(plan, jobs=arguments.jobs)
     specs = report_specs(policies, page_counts, plan)
     specs[0] = replace(specs[0], recording=files.inspect)
     one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory
     jobs = arguments.jobs or (1 if one_by_one else os.cpu_count() or 1)
-    sweep = sweep_specs(policies, plan) if files.plot is not None else []
+    sweep = sweep_specs(policies, plan) if files.draws else []
     check_tiers(RowPlan.of(plan, specs[0]), min(jobs, len(specs) + len(sweep)))
     console = report_console()
-    print_header(console, plan, page_counts)
     row_count = len(specs) + len(sweep)
-    with progress_bar(f"replaying {row_count} rows", len(plan.workload.requests) * row_count) as advance:
+    what = f"replaying {len(plan.workload.requests):,} requests, {row_count} times"
+    with progress_bar(what, len(plan.workload.requests) * row_count, then="bounding the best possible") as advance:
         results = run_rows(plan, [*specs, *sweep], jobs, lambda _, count: advance(count))
-    rows = certified(results[: len(specs)])
+    changes = Changes(plan, page_counts)
+    with progress_bar("weighing other sizes", changes.pass_count) as advance:
+        modelled = changes.look(jobs, lambda: advance(1))
+    rows, swept = certified(results[: len(specs)]), certified(results[len(specs) :])
+    said = answers(rows, swept, modelled)
+    print_answers(console, said)
+    print_header(console, plan, page_counts)
     print_rows(console, plan, rows)
-    files.write(rows, results[len(specs) :], f"{plan.workload.name} on {plan.composition.name}")
+    files.write(
+        PageContent(
+            plan=plan, page_counts=page_counts, rows=rows, sweep=swept, answers=said, other_split=changes.split or {}
+        )
+    )
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)
     if wrong_bytes:
         click.echo(f"error: {wrong_bytes:,} bytes were not what had been computed for their prefix", err=True)

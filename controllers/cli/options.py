@@ -212,6 +212,11 @@ GROUPS: dict[str, list[click.Option]] = {
         _option("--verify-full-bytes", None, "The same with the model's true page sizes, for small traces.", is_flag=True),
     ],
     "Output": [
+        _option(
+            "--html html_path",
+            FILE,
+            "Write the report as one page with figures, which fetches nothing; replays further sizes.",
+        ),
         _option("--csv csv_path", FILE, "Write the rows as CSV."),
         _option("--json json_path", FILE, "Write the rows as JSON."),
         _option("--figures figures_path", FILE, "Write what `unified-tree doctor` reads."),

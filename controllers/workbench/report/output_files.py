@@ -14,6 +14,7 @@ from unified_tree.terms.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unified_tree.controllers.workbench.report.page import PageContent
     from unified_tree.controllers.workbench.runs.row_result import RowResult
 
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
@@ -28,10 +29,11 @@ class OutputFiles:
     plot: Path | None
     figures: Path | None = None
     inspect: Path | None = None
+    html: Path | None = None
 
     def check(self) -> None:
         """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
-        for path in (self.csv, self.json, self.plot, self.figures, self.inspect):
+        for path in (self.csv, self.json, self.plot, self.figures, self.inspect, self.html):
             try:
                 fits = path is None or (not path.is_dir() and path.absolute().parent.is_dir())
             except OSError as error:
@@ -41,10 +43,17 @@ class OutputFiles:
         if self.plot is not None:
             if self.plot.suffix.lower() not in PLOT_ENDINGS:
                 raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
+        if self.draws:
             import matplotlib as _  # noqa: F401  may be absent, which the command line reports
 
-    def write(self, rows: Sequence[RowResult], sweep: Sequence[RowResult], title: str) -> None:
-        """Write what was asked for. Raises ConfigurationError for a file that cannot be written."""
+    @property
+    def draws(self) -> bool:
+        """Whether rows at other capacities are wanted, too."""
+        return self.plot is not None or self.html is not None
+
+    def write(self, content: PageContent) -> None:
+        """Write what was asked for of a report. Raises ConfigurationError for a file that cannot be written."""
+        rows, plan = content.rows, content.plan
         try:
             if self.csv is not None:
                 write_csv(self.csv, rows)
@@ -55,7 +64,11 @@ class OutputFiles:
             if self.plot is not None:
                 from unified_tree.controllers.workbench.report.plot import write_plot
 
-                write_plot(self.plot, rows, sweep, title)
+                write_plot(self.plot, rows, content.sweep, f"{plan.workload.name} on {plan.composition.name}")
+            if self.html is not None:
+                from unified_tree.controllers.workbench.report.page import write_page
+
+                write_page(self.html, content)
         except OSError as error:
             raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""A bar that shows how far a command has come."""
+"""Shows how far a command has come, and how long it will still take."""
 
 from __future__ import annotations
 
@@ -10,13 +10,32 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal. It advances by what it is called with, up to `total`."""
+def progress_bar(what: str, total: int | None, *, then: str = "finishing") -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with an estimate of the time left, where stderr is a terminal. It advances by what it is called with.
+
+    Args:
+        what: what is done.
+        total: how far it goes; None where that is not known.
+        then: what is still to do when all of that is done.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=120) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            if bar.tasks[0].finished:
+                bar.update(task, description=then, total=None)
+
+        yield advance

@@ -21,52 +21,63 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.row_result import RowResult
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
 
+
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
     """What is replayed on what, how memory is split, and how fast everything is taken to be."""
+    for name, text in facts(plan):
+        if name:
+            _print_about(console, name, text)
+        else:
+            console.print(f"  {text}")
+    for peer in (plan.storage, plan.linker):
+        if peer is not None:
+            console.print(f"  {peer.spec}", soft_wrap=True)
+    console.print()
+    print_device_split(console, plan.composition, plan.device_bytes, page_counts)
+    if plan.host is not None:
+        print_host_split(console, plan.composition, plan.host.page_counts)
+
+
+def facts(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan replays on what, as names with what is said of them; notes have an empty name."""
     workload, composition, settings = plan.workload, plan.composition, plan.settings
-    _print_about(console, workload.name, f"{len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens")
-    for note in workload.notes:
-        console.print(f"  {note}")
-    _print_about(
-        console,
-        composition.name,
-        f"pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
-        f"cache; {settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of "
-        f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}",
-    )
-    print_device_split(console, composition, plan.device_bytes, page_counts)
+    found = [
+        (workload.name, f"{len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens"),
+        *(("", note) for note in workload.notes),
+        (
+            composition.name,
+            f"pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
+            f"cache; {settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of "
+            f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}",
+        ),
+    ]
     if plan.host is not None:
         cost = plan.host.load_cost
-        _print_about(
-            console,
-            "host",
+        text = (
             f"{plan.host.size_bytes / GIB:.4g} GiB, {plan.host.write_policy.value}; a simulated bus of "
             f"{cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a transfer; what takes less than "
-            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded",
+            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded"
         )
-        print_host_split(console, composition, plan.host.page_counts)
+        found.append(("host", text))
     if plan.storage is not None:
         size = "as much as its server holds" if plan.storage.size_bytes is None else f"{plan.storage.size_bytes / GIB:,.4g} GiB"
         if plan.storage.page_counts:
             size += " (pages: " + ", ".join(f"{name} {count:,}" for name, count in plan.storage.page_counts.items()) + ")"
-        _print_peer(console, "storage", plan.storage, size)
+        found.append(("storage", f"{size}; {_pace(plan.storage)}"))
     if plan.linker is not None:
-        _print_peer(console, "linker", plan.linker, "as much as it holds, of real and small pages")
+        found.append(("linker", f"as much as it holds, of real and small pages; {_pace(plan.linker)}"))
+    return found
+
+
+def _pace(peer: StorageSettings | LinkerSettings) -> str:
+    return (
+        f"modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and {peer.cost.latency_s * 1e6:g} µs a call; "
+        f"prefetch {peer.prefetch.mode.value}"
+    )
 
 
 def _print_about(console: Console, name: str, what: str, style: str = "bold") -> None:
     console.print(Text.assemble((name, style), ": ", what))
-
-
-def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSettings, size: str) -> None:
-    _print_about(
-        console,
-        kind,
-        f"{size}; modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and {peer.cost.latency_s * 1e6:g} µs a call; "
-        f"prefetch {peer.prefetch.mode.value}",
-    )
-    console.print(f"  {peer.spec}", soft_wrap=True)
-    console.print()
 
 
 def print_answers(console: Console, answers: Sequence[str]) -> None:
