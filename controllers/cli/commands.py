@@ -47,9 +47,6 @@ class OneLineErrors(click.Group):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message())
-            sys.exit(BAD_INPUT)
         except click.ClickException as error:
             _complain(error.format_message())
         except UnifiedTreeError as error:
@@ -65,10 +62,26 @@ def _complain(message: str) -> NoReturn:
     sys.exit(BAD_INPUT)
 
 
-@click.group(cls=OneLineErrors)
+OVERVIEW = """\
+unified-tree says what a prefix cache does for a language model's traffic.
+
+  unified-tree replay                     what hits, what could, what to change
+  unified-tree replay trace.jsonl.gz --model gemma-3-27b --html report.html
+  unified-tree size trace.jsonl.gz        how much memory, and how to split it
+
+Without a trace a built-in workload of agents is replayed. Also: models, columns
+(what a report's figures mean), doctor and inspect (a running cache), and
+sglang-check. Each command takes --help.
+"""What the command without a word says."""
+
+
+@click.group(cls=OneLineErrors, invoke_without_command=True)
 @click.version_option(package_name="unified-tree", message=f"%(prog)s, version %(version)s, {BUILD}")
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """A prefix cache for hybrid language models."""
+    if context.invoked_subcommand is None:
+        click.echo(OVERVIEW, nl=False)
 
 
 @app.command(name="replay", cls=GroupedCommand, params=[click.Argument(["trace"], required=False, type=FILE), *OPTIONS])
@@ -79,8 +92,14 @@ def replay_command(**given: Any) -> int:
     `multiturn`, for the built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes
     come back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
     nothing before all of its load has arrived. With --storage what is on host goes on to a store, and what the store has of a
-    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled. With LMCache as the
-    storage, what is computed is stored from device pages, and what is found of a prompt comes to device pages while it waits.
+    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled. No server is started.
+    Every row keeps its pages apart, and a later replay of the same trace and model finds those of the row of the same name.
+
+    A storage is memory, file:DIR, redis:HOST:PORT, redis:/SOCKET, mooncake:HOST:PORT, or an installed engine with its settings,
+    NAME:a=b,c=d. LMCache needs no host memory before it: it is lmcache:HOST:PORT for a daemon on this machine, lmcache-in-process[:FILE.yaml] for one in the replay's own
+    process, each also with settings, lmcache:daemon=HOST:PORT,c=d. With it what is computed is stored from device pages, and
+    what is found of a prompt comes to device pages while it waits. It fills these pages itself, so they are real, of 64 bytes
+    each as with --verify.
     """
     arguments = Arguments(given)
     files = arguments.files
@@ -110,9 +129,7 @@ def replay_command(**given: Any) -> int:
     print_header(console, plan, page_counts)
     print_rows(console, plan, rows)
     files.write(
-        PageContent(
-            plan=plan, page_counts=page_counts, rows=rows, sweep=swept, answers=said, other_split=changes.split or {}
-        )
+        PageContent(plan=plan, page_counts=page_counts, rows=rows, sweep=swept, answers=said, other_split=changes.split or {})
     )
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)
     if wrong_bytes:

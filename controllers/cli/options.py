@@ -102,15 +102,15 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--policy policies",
             None,
-            f"Eviction policy, several times or a,b,c, or {ALL_POLICIES}: {', '.join(POLICIES)}; also one that an installed "
-            f"package registers, or MODULE:FACTORY.  [default: {','.join(COMPARED_POLICIES)}]",
+            f"Eviction policies, a,b,c: {', '.join(POLICIES)}, or {ALL_POLICIES}; of an installed package; MODULE:FACTORY.  "
+            f"[default: {','.join(COMPARED_POLICIES)}]",
             multiple=True,
         ),
         _option(
             "--certify",
             None,
-            "Also bound the best possible as tightly as it can be, by rows that know all requests to come, never evict or have "
-            "paths alone. Takes some five times as long.",
+            "Bound the best possible tightly, and add rows that know the future, never evict or have paths alone. Takes some "
+            "five times as long.",
             is_flag=True,
         ),
     ],
@@ -134,12 +134,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--storage",
             None,
-            "A store behind host memory: file:DIR, memory, mooncake:HOST:PORT, redis:HOST:PORT, redis:/SOCKET, or an "
-            "installed engine with its settings, NAME:a=b,c=d. Or LMCache, which needs no host memory before it: "
-            "lmcache:HOST:PORT for a daemon on this machine, lmcache-in-process[:FILE.yaml] for one in the replay's own "
-            "process, each also with settings, lmcache:daemon=HOST:PORT,c=d. No server is started. Every row keeps its pages "
-            "apart, and a later replay of the same trace and model finds those of the row of the same name. LMCache fills "
-            "device pages itself, so with it they are real, of 64 bytes each as with --verify.",
+            "A store behind host memory: memory, file:DIR, redis:HOST:PORT; --help-all says which more.",
             metavar="NAME[:PLACE]",
         ),
         _option(
@@ -215,7 +210,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--html html_path",
             FILE,
-            "Write the report as one page with figures, which fetches nothing; replays further sizes.",
+            "Write the report as one page with figures; replays further sizes.",
         ),
         _option("--csv csv_path", FILE, "Write the rows as CSV."),
         _option("--json json_path", FILE, "Write the rows as JSON."),
@@ -234,13 +229,69 @@ GROUPS: dict[str, list[click.Option]] = {
 OPTIONS = [option for options in GROUPS.values() for option in options]
 
 
+COMMON = frozenset(
+    (
+        "model",
+        "config",
+        "device_gib",
+        "host_gib",
+        "storage",
+        "policies",
+        "certify",
+        "requests",
+        "html_path",
+        "json_path",
+        "plot_path",
+    )
+)
+"""The options that `--help` shows; `--help-all` shows all."""
+
+
 class GroupedCommand(click.Command):
-    """A command whose help shows its options by group."""
+    """A command whose help shows its options by group: the common ones with --help, all of them with --help-all."""
 
     groups = GROUPS
+    common = COMMON
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=self._tell_all,
+                help="Show all options.",
+            )
+        )
+
+    def _tell_all(self, ctx: Context, _: Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """See click.Command.format_help_text: the first paragraph, or all."""
+        whole = self.help or ""
+        self.help = whole if HELP_ALL in ctx.meta else whole.partition("\n\n")[0]
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = whole
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """See click.Command.format_options."""
         for title, options in self.groups.items():
-            with formatter.section(title):
-                formatter.write_dl([entry for option in options if (entry := option.get_help_record(ctx)) is not None])
+            shown = [option for option in options if HELP_ALL in ctx.meta or option.name in self.common]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl([entry for option in shown if (entry := option.get_help_record(ctx)) is not None])
+        if HELP_ALL not in ctx.meta:
+            formatter.write_paragraph()
+            formatter.write_text(f"All options: {ctx.command_path} --help-all")
+
+
+HELP_ALL = "unified_tree.help_all"
+"""In a context's `meta`: that all is asked for."""

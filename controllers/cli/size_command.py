@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unified_tree.controllers.cli.arguments import GIB, Arguments
-from unified_tree.controllers.cli.options import FILE, GROUPS, OPTIONS, GroupedCommand, Number
+from unified_tree.controllers.cli.options import COMMON, FILE, GROUPS, OPTIONS, GroupedCommand, Number
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_header
@@ -87,6 +87,7 @@ class SizeCommand(GroupedCommand):
     """Its help shows these options by group."""
 
     groups = SIZE_GROUPS
+    common = COMMON | {"sample", "check"}
 
 
 POLICY = "lru"

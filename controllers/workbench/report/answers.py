@@ -60,8 +60,8 @@ def _hits(rows: Sequence[RowResult]) -> str:
         words += ", and no more with any other policy of these" if len(rows) > 2 else f", and no more with {rows[1].policy}"
     if first.rejected:
         words += (
-            f"; {first.rejected:,} requests with {PERCENT(share(first, first.rejected_tokens))} % of the tokens were rejected and "
-            f"count as misses, of the served ones {PERCENT(first.served_hit_rate)} % hit"
+            f"; {first.rejected:,} requests, {PERCENT(share(first, first.rejected_tokens))} % of the tokens, were rejected and "
+            f"count as misses: of the served ones {PERCENT(first.served_hit_rate)} % hit"
         )
     return words + "."
 
@@ -69,7 +69,9 @@ def _hits(rows: Sequence[RowResult]) -> str:
 def _possible(row: RowResult) -> str:
     ceiling = PERCENT(share(row, row.ceiling_tokens))
     if not (interval := best_possible(row)):
-        return f"The ceiling, what any cache could hit, is {ceiling} %; nothing bounds the best possible of a store or a linker."
+        return (
+            f"The ceiling, what any cache could hit, is {ceiling} %; nothing bounds the best possible of a store or a linker."
+        )
     return (
         f"The best possible with this memory lies between {interval.replace(' to ', ' and ')} %; the ceiling, a cache without "
         f"end, is {ceiling} %."

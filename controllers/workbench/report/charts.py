@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-INK, DIM, LINE = "#010203", "#040506", "#070809"
-PLACEHOLDERS = {INK: "var(--ink)", DIM: "var(--dim)", LINE: "var(--line)"}
+INK, DIM, LINE, ACCENT = "#010203", "#040506", "#070809", "#0a0b0c"
+PLACEHOLDERS = {INK: "var(--ink)", DIM: "var(--dim)", LINE: "var(--line)", ACCENT: "var(--accent)"}
 """Colours that the page's style sheet sets."""
-COLOURS = ("#3155c6", "#e8843c", "#8d5fc4", "#d1495b", "#3fb6b2", "#b08a2e", "#c25b9b", "#9aa5b8")
+COLOURS = (ACCENT, "#e8843c", "#8d5fc4", "#d1495b", "#3fb6b2", "#b08a2e", "#c25b9b", "#9aa5b8")
 HIT, EVICTED = "#2e8b57", "#d1495b"
 REJECTED = "#3d4451"
 CAUSE_COLOURS = (
-    "#9aa5b8 #c3cad6 #d1495b #e8843c #8d5fc4 #b48be0 #e3cf9f #cdb675 #3a86c8 #1f4e79 #76b7d8 #3fb6b2 #6b7280 #8a94a6 #7a1f2b"
-).split()
+    *("#9aa5b8", "#c3cad6", "#d1495b", "#e8843c", "#8d5fc4", "#b48be0", "#e3cf9f", "#cdb675"),
+    *("#3a86c8", "#1f4e79", "#76b7d8", "#3fb6b2", "#6b7280", "#8a94a6", "#7a1f2b"),
+)
 """By the code of the cause, as the inspector's page has them."""
 SIZE_INCHES = (5.3, 3.0)
 TIME_BINS = 48
@@ -69,7 +70,7 @@ class Chart:
     """A figure: its SVG, and what its colours mean."""
 
     svg: ElementTree.Element
-    legend: tuple[tuple[str, str], ...] = ()
+    legend: tuple[tuple[str, str], ...]
 
 
 def hits_over_memory(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> Chart:
@@ -104,7 +105,7 @@ def hits_over_memory(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> C
         axes.set_xticks(ticks, [f"{gib:,.3g}" for gib in ticks])
         axes.minorticks_off()
         axes.set_ylim(0, min(100, 1.08 * max([ceiling, *(100 * row.hit_rate for row in shown)]) + 1))
-    legend = [*zip(policies, cycle(COLOURS)), ("ceiling", "var(--dim)")]
+    legend = [*zip(policies, cycle(COLOURS)), ("ceiling", DIM)]
     if known:
         legend.insert(-1, ("the best possible lies here", HIT))
     return Chart(svg=canvas.svg, legend=tuple(legend))
@@ -155,7 +156,12 @@ def pools_over_time(row: RowResult) -> Chart:
     hours = np.array(row.residency.time_s) / _unit_s(row)[0]
     with _Canvas(_time_label(row), "pages in use, % of the pool") as canvas:
         for (name, total), colour in zip(device_pages(row).items(), cycle(COLOURS)):
-            canvas.axes.plot(hours, 100 * np.array(row.residency.pages[name]) / max(1, total or row.peak_pages[name]), color=colour)
+            canvas.axes.plot(
+                hours,
+                100 * np.array(row.residency.pages[name]) / max(1, total or row.peak_pages[name]),
+                color=colour,
+                linewidth=1,
+            )
         canvas.axes.set_ylim(0, 105)
     legend = [
         (f"{name}, {total:,} pages" if total else f"{name}, at most {row.peak_pages[name]:,}", colour)
@@ -241,10 +247,15 @@ class _Canvas:
         self.svg = _themed(file.getvalue())
 
 
+def shown_colour(colour: str) -> str:
+    """A colour as a style of the page says it."""
+    return PLACEHOLDERS.get(colour, colour)
+
+
 def _themed(text: str) -> ElementTree.Element:
     """An SVG of matplotlib's as an element of a page: of the page's colours and fonts, as wide as there is room."""
-    for colour, variable in PLACEHOLDERS.items():
-        text = text.replace(colour, variable)
+    for colour in PLACEHOLDERS:
+        text = text.replace(colour, shown_colour(colour))
     text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text)
     svg = ElementTree.fromstring(text)
     for name in ("width", "height", "version"):

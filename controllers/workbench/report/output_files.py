@@ -40,9 +40,8 @@ class OutputFiles:
                 raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
             if not fits:
                 raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
-        if self.plot is not None:
-            if self.plot.suffix.lower() not in PLOT_ENDINGS:
-                raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
+        if self.plot is not None and self.plot.suffix.lower() not in PLOT_ENDINGS:
+            raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
         if self.draws:
             import matplotlib as _  # noqa: F401  may be absent, which the command line reports
 

@@ -30,13 +30,17 @@ LONGEST_TEXT = 4000
 STYLE = """
 main { max-width: 1240px; }
 main > p.answer { font-size: 17px; margin: 8px 0; max-width: 80ch; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 350px), 1fr)); gap: 14px; margin: 18px 0; }
-figure { margin: 0; padding: 8px 12px; background: var(--card); border: 1px solid var(--line); border-radius: 6px; min-width: 0; }
+.figures { display: grid; gap: 14px; margin: 18px 0; align-items: start; }
+.figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 350px), 1fr)); }
+figure { margin: 0; padding: 8px 12px; min-width: 0; }
+figure { background: var(--card); border: 1px solid var(--line); border-radius: 6px; }
 figure h2 { margin: 2px 0 4px; }
 figure svg { width: 100%; height: auto; display: block; }
 figure .key { margin: 4px 0; font-size: 12px; }
 figcaption { color: var(--dim); font-size: 12px; overflow-wrap: anywhere; }
 .key span { overflow-wrap: anywhere; }
+figure .bar { margin: 2px 0 10px; }
+figure p { margin: 6px 0 2px; }
 td.best { font-weight: 600; }
 td.wrong { color: #c0392b; font-weight: 600; }
 td.reference { color: var(--dim); }
@@ -87,7 +91,7 @@ def page(content: PageContent) -> str:
         _make("div", *_figures(content, rows), class_="figures"),
         _make("h2", "What was replayed"),
         *(_make("p", _make("b", name), f": {text}" if name else text) for name, text in facts(plan)),
-        *_tables(rows),
+        _make("div", *_tables(rows), class_="columns"),
         *(_make("p", verdict) for verdict in pool_verdicts(rows)),
         *(_make("p", f"{row.policy}: {REFERENCES[row.policy]}.", class_="dim") for row in rows if row.policy in REFERENCES),
         _make("p", "What each figure means: unified-tree columns", class_="dim"),
@@ -146,15 +150,13 @@ def _figures(content: PageContent, rows: Sequence[RowResult]) -> list[Element]:
 
 def _figure(name: str, question: str, chart: Chart, caption: str) -> Element:
     chart.svg.set("aria-label", question)
-    return _make(
-        "figure", _make("h2", question), _legend(chart.legend), chart.svg, _make("figcaption", caption), id=name
-    )
+    return _make("figure", _make("h2", question), _legend(chart.legend), chart.svg, _make("figcaption", caption), id=name)
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> Element:
     return _make(
         "div",
-        *(_make("span", _make("i", style=f"background: {colour}"), label) for label, colour in entries),
+        *(_make("span", _make("i", style=f"background: {charts.shown_colour(colour)}"), label) for label, colour in entries),
         class_="key",
     )
 
@@ -169,7 +171,9 @@ def _split(content: PageContent) -> Element:
             continue
         sizes = {name: counts[name] * page_bytes[name] for name in counts}
         whole = sum(sizes.values()) or 1
-        bars = [_make("i", style=f"background: {colour}; flex: {sizes[name]} 0 0") for name, colour in pools]
+        bars = [
+            _make("i", style=f"background: {charts.shown_colour(colour)}; flex: {sizes[name]} 0 0") for name, colour in pools
+        ]
         said = ", ".join(f"{name} {size / GIB:.3g} GiB ({100 * size / whole:.0f} %)" for name, size in sizes.items())
         parts += [_make("p", f"{words}: {said}"), _make("div", *bars, class_="bar")]
     coverages = [f"{c.name}: {c.coverage.describe()}" for c in content.plan.composition.components]
@@ -194,9 +198,12 @@ def _tables(rows: Sequence[RowResult]) -> list[Element]:
             continue
         head = _make("tr", *(_make("th", text, class_="n" if i else "") for i, text in enumerate(headings)))
         body = [
-            _make("tr", *(_make("td", cell.text, class_=f"{'n ' if i else ''}{CLASSES[cell.mark]}") for i, cell in enumerate(line)))
+            _make(
+                "tr",
+                *(_make("td", cell.text, class_=f"{'n ' if i else ''}{CLASSES[cell.mark]}") for i, cell in enumerate(line)),
+            )
             for line in lines
         ]
         table = _make("table", _make("thead", head), _make("tbody", *body))
-        found += [_make("h2", section.title), _make("div", table, class_="scroll")]
+        found.append(_make("div", _make("h2", section.title), _make("div", table, class_="scroll")))
     return found
