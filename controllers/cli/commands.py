@@ -72,6 +72,7 @@ unified-tree says what a prefix cache does for a language model's traffic.
 Without a trace a built-in workload of agents is replayed. Also: models, columns
 (what a report's figures mean), doctor and inspect (a running cache), and
 sglang-check. Each command takes --help.
+"""
 """What the command without a word says."""
 
 
@@ -96,8 +97,8 @@ def replay_command(**given: Any) -> int:
     Every row keeps its pages apart, and a later replay of the same trace and model finds those of the row of the same name.
 
     A storage is memory, file:DIR, redis:HOST:PORT, redis:/SOCKET, mooncake:HOST:PORT, or an installed engine with its settings,
-    NAME:a=b,c=d. LMCache needs no host memory before it: it is lmcache:HOST:PORT for a daemon on this machine, lmcache-in-process[:FILE.yaml] for one in the replay's own
-    process, each also with settings, lmcache:daemon=HOST:PORT,c=d. With it what is computed is stored from device pages, and
+    NAME:a=b,c=d. LMCache needs no host memory before it: it is lmcache:HOST:PORT for a daemon on this machine,
+    lmcache-in-process[:FILE.yaml] for one in the replay's own process, each also with settings, lmcache:daemon=HOST:PORT,c=d. With it what is computed is stored from device pages, and
     what is found of a prompt comes to device pages while it waits. It fills these pages itself, so they are real, of 64 bytes
     each as with --verify.
     """
