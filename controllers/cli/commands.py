@@ -98,9 +98,9 @@ def replay_command(**given: Any) -> int:
 
     A storage is memory, file:DIR, redis:HOST:PORT, redis:/SOCKET, mooncake:HOST:PORT, or an installed engine with its settings,
     NAME:a=b,c=d. LMCache needs no host memory before it: it is lmcache:HOST:PORT for a daemon on this machine,
-    lmcache-in-process[:FILE.yaml] for one in the replay's own process, each also with settings, lmcache:daemon=HOST:PORT,c=d. With it what is computed is stored from device pages, and
-    what is found of a prompt comes to device pages while it waits. It fills these pages itself, so they are real, of 64 bytes
-    each as with --verify.
+    lmcache-in-process[:FILE.yaml] for one in the replay's own process, each also with settings,
+    lmcache:daemon=HOST:PORT,c=d. With it what is computed is stored from device pages, and what is found of a prompt comes to
+    device pages while it waits. It fills these pages itself, so they are real, of 64 bytes each as with --verify.
     """
     arguments = Arguments(given)
     files = arguments.files

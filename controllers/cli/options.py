@@ -109,8 +109,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--certify",
             None,
-            "Bound the best possible tightly, and add rows that know the future, never evict or have paths alone. Takes some "
-            "five times as long.",
+            "Bound the best possible tightly, with more rows: takes some five times as long.",
             is_flag=True,
         ),
     ],
@@ -122,7 +121,9 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--write-policy",
             click.Choice([policy.value for policy in WritePolicy]),
-            "When what can be resumed from is copied to host.  [default: write-through]",
+            f"When what can be resumed from is copied to host: {', '.join(policy.value for policy in WritePolicy)}.  "
+            "[default: write-through]",
+            metavar="POLICY",
         ),
         _option(
             "--host-gb-per-s",
@@ -210,7 +211,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--html html_path",
             FILE,
-            "Write the report as one page with figures; replays further sizes.",
+            "Write the report as one page with figures.",
         ),
         _option("--csv csv_path", FILE, "Write the rows as CSV."),
         _option("--json json_path", FILE, "Write the rows as JSON."),

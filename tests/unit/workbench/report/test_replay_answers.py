@@ -1,0 +1,96 @@
+"""The three sentences that a report begins with: their figures are those of the rows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from replay_plans import small_plan, small_report
+from replay_rows import page_counts, row_of
+
+from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, Change, answers
+from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.sizing.changes import Changes
+
+
+def percents(text: str) -> list[float]:
+    return [float(each) for each in re.findall(r"(\d+\.\d+) (?:%|and)", text)]
+
+
+def share(row: RowResult, tokens: int | None) -> float:
+    assert tokens is not None
+    return 100 * tokens / row.prompt_tokens
+
+
+def test_they_say_the_hits_of_the_rows_and_what_is_possible() -> None:
+    content = small_report()
+    first, best = content.rows[0], max(content.rows, key=lambda row: row.hit_rate)
+    hits, possible, _ = answers(content.rows)
+    assert not first.rejected
+    assert percents(hits)[0] == pytest.approx(100 * first.hit_rate, abs=0.005)
+    assert first.policy in hits
+    if best is not first:
+        assert percents(hits)[1] == pytest.approx(100 * best.hit_rate, abs=0.005)
+    wanted = [share(first, tokens) for tokens in (first.optimum_low_tokens, first.optimum_high_tokens, first.ceiling_tokens)]
+    assert percents(possible) == pytest.approx(wanted, abs=0.005)
+
+
+def test_rejected_requests_are_misses_and_the_served_ones_are_told_apart() -> None:
+    first = row_of(small_plan(0.9))
+    assert first.rejected
+    hits = answers([first])[0]
+    assert f"{first.rejected:,} requests" in hits
+    wanted = [100 * first.hit_rate, share(first, first.rejected_tokens), 100 * first.served_hit_rate]
+    assert percents(hits) == pytest.approx(wanted, abs=0.005)
+
+
+def test_a_row_that_nothing_bounds_has_a_ceiling_alone() -> None:
+    first = replace(small_report().rows[0], optimum_low_tokens=None, optimum_high_tokens=None)
+    possible = answers([first])[1]
+    assert "nothing bounds" in possible
+    assert percents(possible) == pytest.approx([share(first, first.ceiling_tokens)], abs=0.005)
+
+
+def test_references_are_no_policies_to_change_to() -> None:
+    first = small_report().rows[0]
+    better = replace(first, policy="unbounded", served=first.served.copy())
+    better.served["hit_tokens"] = better.served["prompt_tokens"]
+    assert "unbounded" not in " ".join(answers([first, better]))
+
+
+def test_a_replayed_size_stands_for_the_modelled_one() -> None:
+    content = small_report()
+    first = content.rows[0]
+    twice = next(row for row in content.sweep if row.policy == first.policy and row.capacity == 2)
+    gain = twice.hit_rate - first.hit_rate
+    assert gain >= LEAST_GAIN
+    what = "4 GiB on the device in place of 2"
+    advice = answers(content.rows, content.sweep, [Change(what=what, gain=0.99, is_modelled=True)])[2]
+    assert f"{100 * gain:.1f} points by {what}" in advice
+    assert "99.0" not in advice
+
+
+def test_what_brings_most_is_said_first_and_what_brings_nothing_not_at_all() -> None:
+    first = small_report().rows[0]
+    changes = [Change(what=what, gain=gain) for what, gain in (("a", 0.001), ("b", 0.02), ("c", 0.3))]
+    assert answers([first], (), changes)[2] == "More hits: 30.0 points by c; 2.0 points by b."
+
+
+def test_where_nothing_helps_it_says_what_was_new() -> None:
+    first = small_report().rows[0]
+    advice = answers([first])[2]
+    new = first.miss_tokens["never_seen"] + first.miss_tokens["diverged"]
+    assert f"{share(first, new):.2f} % of the tokens were in no earlier prompt" in advice
+
+
+def test_the_model_of_more_memory_is_close_to_its_replay() -> None:
+    content = small_report()
+    first = content.rows[0]
+    twice = next(row for row in content.sweep if row.policy == first.policy == "lru" and row.capacity == 2)
+    steps: list[int] = []
+    changes = Changes(small_plan(), page_counts(small_plan()))
+    found = {change.what: change.gain for change in changes.look(1, lambda: steps.append(1))}
+    assert len(steps) == changes.pass_count
+    assert found["4 GiB on the device in place of 2"] == pytest.approx(twice.hit_rate - first.hit_rate, abs=0.05)
+    assert any("host memory" in what for what in found)
