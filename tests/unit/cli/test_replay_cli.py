@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("rows.csv", "rows.json", "rows.png")]
     result = run(*SMALL, "--policy", "lru,cost", "--csv", files[0], "--json", files[1], "--plot", files[2])
     assert result.exit_code == 0, result.output
-    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
     rows = json.loads(files[1].read_text())
     names = ["lru", "cost", "clairvoyant"]
     assert [row["policy"] for row in rows] == [*names, "unbounded", *(f"path-only {name}" for name in names)]
@@ -116,8 +117,8 @@ def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> No
         "--write-policy", "write-back", "--host-gb-per-s", 50, "--csv", files[0], "--json", files[1], "--plot", files[2],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert all(len(line) <= 120 for line in result.stdout.splitlines())
-    for word in ("host: 16 GiB, write-back", "50 GB/s", "Hits by tier", "swa on host"):
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    for word in ("host: 16 GiB, write-back", "50 GB/s", "Where did hits come from", "swa on host"):
         assert word in result.stdout
     rows = {row["policy"]: row for row in json.loads(files[1].read_text())}
     assert not rows.pop("unbounded").keys() & HOST_FIELDS
@@ -140,7 +141,7 @@ def test_verify_compares_bytes_in_every_row(host: list[object], tmp_path: Path) 
     out = tmp_path / "rows.json"
     result = run(*SMALL, "--policy", "lru", "--verify", *host, "--json", out)
     assert result.exit_code == 0, result.output
-    assert "Bytes compared" in result.stdout
+    assert "Is every byte right?" in result.stdout
     for row in json.loads(out.read_text()):
         assert row["checked_bytes"] > 0 == row["wrong_bytes"]
 
@@ -299,8 +300,57 @@ def test_every_column_of_a_file_is_explained(tmp_path: Path) -> None:
         assert (name if "." not in name else name.partition(".")[0] + ".<name>") in explained, name
 
 
+def test_the_answers_come_first_and_no_heading_is_broken() -> None:
+    lines = run(*SMALL, "--policy", "lru").stdout.splitlines()
+    assert "% of the" in lines[0] and "hit with lru" in lines[0]
+    assert lines[1].startswith("The best possible with this memory lies between")
+    assert any(line.startswith(("More hits: ", "No policy or size")) for line in lines[:6])
+    assert any(line.split() == ["policy", "hit", "%", "best", "possible", "%", "ceiling", "%"] for line in lines)
+
+
+def test_html_writes_one_page(tmp_path: Path) -> None:
+    out = tmp_path / "a <b> report.html"
+    result = run("replay", "--requests", 30, "--device-gib", 1, "--jobs", 1, "--policy", "lru", "--html", out)
+    assert result.exit_code == 0, result.output
+    text = out.read_text()
+    assert text.startswith("<!doctype html>")
+    assert text.count("<figure") >= 6
+    first = " ".join(result.stdout.split("\n\n")[0].split())
+    assert all(sentence in first for sentence in re.findall(r'<p class="answer">([^<]+)</p>', text))
+
+
+def test_alone_it_says_in_ten_lines_what_it_can_do() -> None:
+    result = run()
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 10
+    assert all(len(line) <= 80 for line in lines)
+    assert sum(line.startswith("  unified-tree ") for line in lines) == 3
+
+
+@pytest.mark.parametrize("command", sorted(commands.app.commands))
+def test_every_help_fits_a_screen(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(command, "--help").stdout.splitlines()
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", ["replay", "size"])
+def test_help_names_the_common_options_and_help_all_every_one(command: str) -> None:
+    common, whole = (run(command, flag) for flag in ("--help", "--help-all"))
+    assert common.exit_code == whole.exit_code == 0
+    assert f"unified-tree {command} --help-all" in common.stdout or f"{command} --help-all" in common.stdout
+    for option in commands.app.commands[command].params:
+        name = option.opts[0]
+        assert not name.startswith("--") or name in ("--help-all",) or name in whole.stdout
+    assert "--device-gib" in common.stdout
+    assert "--chunk-tokens" not in common.stdout
+    assert "--chunk-tokens" in whole.stdout
+
+
 def test_help_groups_the_options() -> None:
-    result = run("replay", "--help")
+    result = run("replay", "--help-all")
     for group in ("Model:", "Device memory:", "Host memory:", "Storage:", "Server:", "Workload:", "Verification:", "Output:"):
         assert f"\n{group}\n" in result.stdout
     assert "`tensors`" in result.stdout

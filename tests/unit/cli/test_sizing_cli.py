@@ -14,7 +14,7 @@ def test_it_prints_tables_and_writes_json_and_a_plot(tmp_path: Path) -> None:
     files = [tmp_path / "sizes.json", tmp_path / "sizes.png"]
     result = run(*SMALL, "--host-gib", "8", "--storage-gib", "32", "--check", "--json", files[0], "--plot", files[1])
     assert result.exit_code == 0, result.output
-    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "Best split: --pages full=" in result.stdout
     assert "Replayed, the best split" in result.stdout
     sizes = json.loads(files[0].read_text())
