@@ -69,9 +69,9 @@ unified-tree says what a prefix cache does for a language model's traffic.
   unified-tree replay trace.jsonl.gz --model gemma-3-27b --html report.html
   unified-tree size trace.jsonl.gz        how much memory, and how to split it
 
-Without a trace a built-in workload of agents is replayed. Also: models, columns
-(what a report's figures mean), doctor and inspect (a running cache), and
-sglang-check. Each command takes --help.
+Without a trace a built-in workload of agents is replayed; record makes a trace.
+Also: models, columns (what a report's figures mean), doctor and inspect (a
+running cache), and sglang-check. Each command takes --help.
 """
 """What the command without a word says."""
 
