@@ -74,7 +74,7 @@ def record_command() -> None:
     """Record a trace of your own traffic: hashes of blocks and lengths, no text and no token ids.
 
     \b
-    unified-tree record proxy --to http://127.0.0.1:30000 --out traces --tokenizer /models/qwen3
+    unified-tree record proxy --to http://127.0.0.1:30000 --out traces
     unified-tree record log sglang.log --out traces
     unified-tree record events tcp://127.0.0.1:5557 --out traces
     unified-tree replay traces --model qwen3-32b
