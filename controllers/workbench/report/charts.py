@@ -44,7 +44,7 @@ CAUSE_COLOURS = (
 SIZE_INCHES = (5.3, 3.0)
 TIME_BINS = 48
 SVG = "http://www.w3.org/2000/svg"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.edgecolor": LINE,
     "axes.facecolor": "none",
     "axes.grid": True,

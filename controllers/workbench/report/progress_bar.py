@@ -35,7 +35,8 @@ def progress_bar(what: str, total: int | None, *, then: str = "finishing") -> It
 
         def advance(count: int) -> None:
             bar.advance(task, count)
-            if bar.tasks[0].finished:
-                bar.update(task, description=then, total=None)
+            if bar.tasks[0].finished and len(bar.tasks) == 1:
+                bar.update(task, visible=False)
+                bar.add_task(then, total=None)
 
         yield advance

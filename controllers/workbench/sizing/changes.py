@@ -56,7 +56,7 @@ class Changes:
         """See above. Cost of a pass: about a tenth of a replay."""
         return len(self._sizes)
 
-    def _path_sizes(self) -> list[int | None]:
+    def _path_sizes(self) -> list[int]:
         page, present = self._needs.page_tokens, self._needs.path_tokens(self._page_counts)
         if present is None:
             return []

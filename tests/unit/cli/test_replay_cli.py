@@ -318,7 +318,7 @@ def test_the_answers_come_first_and_no_heading_is_broken() -> None:
         r"[\d.]+ % of the \S+ prompt tokens hit with lru.*\. The best possible with this memory .*\. (More hits: |No policy)"
     )
     assert re.match(pattern, first), first
-    assert any(re.fullmatch(r"policy +hit % +served % +best possible % +ceiling % *", line) for line in lines)
+    assert any(re.fullmatch(r"policy +hit % +served % +best possible % +ceiling % +path-only % *", line) for line in lines)
 
 
 def test_html_writes_one_page(tmp_path: Path) -> None:
