@@ -40,7 +40,7 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
     figure = Figure(figsize=(11, 12 if tiered is None else 16), layout="constrained")
     FigureCanvasAgg(figure)
     over_time, over_capacity, residency, *by_tier = figure.subplots(3 if tiered is None else 4, 1)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     _plot_hit_rate(over_time, rows)
     _plot_capacity(over_capacity, rows, sweep)
     _plot_residency(residency, rows)

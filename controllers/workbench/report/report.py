@@ -28,7 +28,7 @@ def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -
         if name:
             _print_about(console, name, text)
         else:
-            console.print(f"  {text}")
+            console.print(Padding(Text(text), (0, 0, 0, 2)))
     for peer in (plan.storage, plan.linker):
         if peer is not None:
             console.print(f"  {peer.spec}", soft_wrap=True)
