@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_t
 from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from unified_tree.components import Composition
     from unified_tree.controllers.workbench.traces.workload import Workload
@@ -250,8 +251,13 @@ class Arguments:
         return str(self._given["trace"]) == MULTITURN
 
     @property
-    def workload(self) -> Workload:
-        """What to replay: the trace named, or a built-in workload."""
+    def trace_bytes(self) -> int | None:
+        """The size of the trace's file; None where that does not say how much there is to read."""
+        path = self._given["trace"]
+        return os.path.getsize(path) if path is not None and os.path.isfile(path) and not self._given["requests"] else None
+
+    def workload(self, progress: Callable[[int], None] | None = None) -> Workload:
+        """What to replay: the trace named, or a built-in workload; `progress` as of `read_trace`."""
         given = self._given
         counts = {name: given[name] for name in MULTITURN_COUNTS if given[name] is not None}
         if self._is_multiturn:
@@ -270,10 +276,10 @@ class Arguments:
             sub_agent_clock=given["sub_agent_clock"],
             tokenizer=given["tokenizer"],
         )
-        return read_trace(given["trace"], options)
+        return read_trace(given["trace"], options, progress)
 
-    def plan(self) -> Plan:
-        """All of it."""
+    def plan(self, progress: Callable[[int], None] | None = None) -> Plan:
+        """All of it; `progress` as of `read_trace`."""
         return Plan(
             composition=self.composition,
             device_bytes=self.device_bytes,
@@ -284,7 +290,7 @@ class Arguments:
             shares_pools=self._shares_pools,
             verification=self.verification,
             certify=self._given["certify"],
-            workload=self.workload,  # last, for it may take a while
+            workload=self.workload(progress),  # last, for it may take a while
         )
 
 

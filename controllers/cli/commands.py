@@ -106,8 +106,8 @@ def replay_command(**given: Any) -> int:
     files = arguments.files
     files.check()
     policies, page_counts = arguments.policies, arguments.page_counts
-    with progress_bar("reading the workload", None):
-        plan = arguments.plan()
+    with progress_bar("reading the workload", arguments.trace_bytes, then="building the workload") as advance:
+        plan = arguments.plan(advance)
     if arguments.learns_pages:
         page_counts = learned_split(plan, jobs=arguments.jobs)
     specs = report_specs(policies, page_counts, plan)

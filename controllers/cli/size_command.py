@@ -106,8 +106,8 @@ def size_command(**given: Any) -> None:
     files = OutputFiles(csv=None, json=given["json_path"], plot=given["plot_path"])
     files.check()
     page_counts = arguments.page_counts
-    with progress_bar("reading the workload", None):
-        plan = arguments.plan()
+    with progress_bar("reading the workload", arguments.trace_bytes, then="building the workload") as advance:
+        plan = arguments.plan(advance)
     storage_gib = given["storage_gib"]
     needs = Needs.of(plan.composition.components, plan.composition.page_size, plan.settings.chunk_tokens)
     share = MOST_REQUESTS / len(plan.workload.requests) if given["sample"] is None else given["sample"] / 100

@@ -22,7 +22,7 @@ from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from os import PathLike
 
     from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
@@ -56,14 +56,19 @@ FIRST_RECORDS = 32
 """A format may look at so many of them."""
 
 
-def read_trace(path: str | PathLike[str], options: TraceOptions | None = None) -> Workload:
+def read_trace(
+    path: str | PathLike[str], options: TraceOptions | None = None, progress: Callable[[int], None] | None = None
+) -> Workload:
     """Read a trace, plain or compressed; its format shows in its first records. `FORMATS` are known.
+
+    Args:
+        progress: see `read_records`.
 
     Raises TraceError, `FILE:LINE: what is wrong`, for a file that cannot be read, is of no known format, has a line that cannot
     be parsed, misses a field or holds a wrong one, or has no requests. Cost: one pass; memory is O(runs of block ids).
     """
     options = options or TraceOptions()
-    records = read_records(Path(path))
+    records = read_records(Path(path), progress)
     first = list(islice(records, min(FIRST_RECORDS, options.max_requests or FIRST_RECORDS)))
     if not first:
         raise TraceError(f"{path}: holds no requests; a trace is one JSON object a line")

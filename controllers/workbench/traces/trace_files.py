@@ -43,15 +43,20 @@ NO_TRACES = {
 }
 PARQUET = b"PAR1"
 ZSTD = b"\x28\xb5\x2f\xfd"
+TELL_EVERY = 64
+"""Records between two calls that say how far a file was read."""
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[Record]:
     """The records of a trace file, or of all files of a directory and of those in it, one at a time.
+
+    Args:
+        progress: called now and then with the bytes of files read since the last call; not for pipes.
 
     Raises TraceError for a file that cannot be read, or holds something that is none.
     """
     if not os.path.isdir(path):
-        yield from _read_file(path)
+        yield from _read_file(path, progress)
         return
     files: list[Path] = []
 
@@ -63,10 +68,10 @@ def read_records(path: Path) -> Iterator[Record]:
     if not files:
         raise TraceError(f"{path}: the directory holds no .json, .jsonl, .csv, .parquet or .msgpack file")
     for file in sorted(files):
-        yield from _read_file(file)
+        yield from _read_file(file, progress)
 
 
-def _read_file(path: Path) -> Iterator[Record]:
+def _read_file(path: Path, progress: Callable[[int], None] | None) -> Iterator[Record]:
     lines = _Lines(path)
     try:
         with open_given(path) as file, _unpacked(file, path) as stream:
@@ -79,13 +84,25 @@ def _read_file(path: Path) -> Iterator[Record]:
             elif start[:1] and (0x80 < start[0] < 0xA0 or start[0] in (0xDC, 0xDD, 0xDE, 0xDF)):
                 yield from _messages(stream, path)
             else:
-                yield from lines.records(stream)
+                records = lines.records(stream)
+                yield from records if progress is None or not file.seekable() else _followed(records, file, progress)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         if isinstance(error, TraceError):
             raise
         place = f"{path}:{lines.number + 1}" if lines.number else f"{path}"
         why = printable(str(getattr(error, "strerror", None) or error))
         raise TraceError(f"{place}: cannot be read: {why}") from error
+
+
+def _followed(records: Iterator[Record], file: io.BufferedReader, progress: Callable[[int], None]) -> Iterator[Record]:
+    """The same records; `progress` is told how far the file was read for them."""
+    at = 0
+    for number, record in enumerate(records):
+        if number % TELL_EVERY == 0:
+            now = file.tell()
+            progress(now - at)
+            at = now
+        yield record
 
 
 @contextmanager
