@@ -53,7 +53,7 @@ def test_a_second_run_on_a_directory_is_warm_and_the_report_says_so(tmp_path: Pa
     result = run(*SMALL, *HOST, "--storage", spec, "--storage-gb-per-s", 3, "--storage-latency-us", 50, "--csv", table)
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines() if str(tmp_path) not in line)
-    for words in ("20 GiB (pages: ", "; modelled at 3 GB/s", "Storage: what was", "prefetch timeout"):
+    for words in ("20 GiB (pages: ", "; modelled at 3 GB/s", "What did the storage find", "prefetch timeout"):
         assert words in result.stdout
     with table.open(newline="") as stream:
         row = next(csv.DictReader(stream))

@@ -93,7 +93,7 @@ def test_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(*SMALL, *LLAMA, *given, "--prefetch", "wait_complete")
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
-    for words in ("modelled at 3 GB/s each way and 50 µs a call; prefetch wait_complete", "Storage: what was"):
+    for words in ("modelled at 3 GB/s each way and 50 µs a call; prefetch wait_complete", "What did the storage find"):
         assert words in " ".join(result.stdout.split())
 
 
