@@ -29,6 +29,7 @@ class Composition:
         rank: this rank, from 0; None if not stated.
         config_digest: of the configuration it was read from. Two models of one name and one shape whose digests differ (another
             rotary embedding, say) share nothing in a store. Not part of equality.
+        notes: what a reader should know about how the configuration was read, a sentence each. Not part of equality.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Composition:
     tensor_parallel: int = 1
     rank: int | None = None
     config_digest: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         validate_components(self.components, self.page_size)

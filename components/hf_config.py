@@ -1,114 +1,71 @@
 """A composition from a Hugging Face `config.json`.
 
-What a layer keeps was read from the configuration, modeling and cache code of `transformers` 5.23. A missing or invalid field,
-an unknown kind of layer and an unknown `model_type` each raise an error that names them; nothing is guessed.
+What a layer keeps was read from the configuration, modeling and cache code of `transformers` 5.23. Errors name a field that is
+missing or invalid, an unknown kind of layer, and a field that may change what is cached and is not understood.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
-from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
+from unified_tree.components.class_defaults import CLASS_DEFAULTS, WRAPPED
 from unified_tree.components.composition import Composition
+from unified_tree.components.composition_file import read_file
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
 from unified_tree.components.families.deepseek_v4 import read_deepseek_v4
-from unified_tree.components.families.delta_net import read_kimi_linear, read_qwen3_5, read_qwen3_next
-from unified_tree.components.families.dense import read_llama, read_mistral, read_mixtral, read_qwen, read_qwen3_moe
-from unified_tree.components.families.latent import read_deepseek_v3, read_deepseek_v32, read_glm_moe_dsa
-from unified_tree.components.families.mamba_hybrids import read_bamba, read_falcon_h1, read_jamba, read_mamba
 from unified_tree.components.families.nemotron_h import read_nemotron_h
-from unified_tree.components.families.windowed import read_gemma3, read_gpt_oss, read_mimo_v2_flash
-from unified_tree.components.serving import Serving, dtype_name
-from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given, shown
+from unified_tree.components.families.stack import read_stack
+from unified_tree.components.families.table import RULES
+from unified_tree.components.families.unknown import read_unknown, way_out
+from unified_tree.components.file_dtypes import serving_dtypes
+from unified_tree.components.serving import Serving, dtype_name, index_dtype_name, kv_dtype_name
+from unified_tree.inputs.given_files import shown
 from unified_tree.terms.errors import ConfigurationError
 
 ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A `config.json` as a dictionary, as a path to the file, or as a path to the directory that holds it."""
 
 READERS: Mapping[str, Callable[[ConfigFields, Serving], Composition]] = {
-    "bamba": read_bamba,
-    "deepseek_v3": read_deepseek_v3,
-    "deepseek_v32": read_deepseek_v32,
+    **{name: partial(read_stack, rules=rules) for name, rules in RULES.items()},
     "deepseek_v4": read_deepseek_v4,
-    "falcon_h1": read_falcon_h1,
-    "falcon_mamba": read_mamba,
-    "gemma3_text": read_gemma3,
-    "glm_moe_dsa": read_glm_moe_dsa,
-    "gpt_oss": read_gpt_oss,
-    "jamba": read_jamba,
-    "kimi_linear": read_kimi_linear,
-    "llama": read_llama,
-    "mamba": read_mamba,
-    "mimo_v2_flash": read_mimo_v2_flash,
-    "mistral": read_mistral,
-    "mixtral": read_mixtral,
     "nemotron_h": read_nemotron_h,
-    "qwen2": read_qwen,
-    "qwen3": read_qwen,
-    "qwen3_5_moe_text": read_qwen3_next,
-    "qwen3_5_text": read_qwen3_5,
-    "qwen3_moe": read_qwen3_moe,
-    "qwen3_next": read_qwen3_next,
 }
 """The reader of each known `model_type`."""
 
-WRAPPED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "gemma3": (
-        "gemma3_text",
-        {
-            "hidden_size": 2304,
-            "intermediate_size": 9216,
-            "num_hidden_layers": 26,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "sliding_window": 4096,
-        },
-    ),
-    "qwen3_5": (
-        "qwen3_5_text",
-        {
-            "hidden_size": 4096,
-            "intermediate_size": 12288,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "linear_conv_kernel_dim": 4,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-        },
-    ),
-    "qwen3_5_moe": (
-        "qwen3_5_moe_text",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 40,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-            "head_dim": 256,
-            "linear_conv_kernel_dim": 4,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-            "moe_intermediate_size": 512,
-            "shared_expert_intermediate_size": 512,
-            "num_experts_per_tok": 8,
-            "num_experts": 256,
-        },
-    ),
+ALIASES: Mapping[str, str] = {
+    "gemma4_unified_assistant": "gemma4_unified_text",
+    "glm_dsa": "glm_moe_dsa",
+    "kimi_k2": "deepseek_v3",
+    "mimo_v2": "mimo_v2_flash",
+    "mimo_v2_5": "mimo_v2_flash",
+    "minimax_text_01": "minimax",
+    "minimax_m3_text": "minimax_m3_vl_text",
+    "minimax_m3": "minimax_m3_vl_text",
+    "nemotron_h_v3": "nemotron_h",
+    "step3p7_text": "step3p5",
 }
-"""Multimodal wrappers: the model in their `text_config`, and its defaults. A file leaves out of a nested configuration what
-equals its class's default, so there (and only there) a missing field has a defined meaning."""
+"""Published names of types that are known by another one."""
+
+NOT_READ: Mapping[str, str] = {
+    "diffusion_gemma_text": "a diffusion model writes its tokens out of order, so that it has no causal prefix to cache",
+    "deepseek_v41": "its layers share compressed KV of 2:1 and 1:1 whose carry-over between entries is not known here",
+    "deepseek_v41_text": "its layers share compressed KV of 2:1 and 1:1 whose carry-over between entries is not known here",
+    "mllama_text_model": "its cross-attention keeps the KV of an image, which belongs to no prefix of tokens",
+    "modernbert-decoder": "its window is half of local_attention, and which half is not known of the engines",
+    "rwkv": "its state is that of RWKV-4, which no engine keeps for a prefix",
+    "unlimited_ocr_text": "its windows see all of the prompt besides, and what a prefix needs depends on where that ended",
+}
+"""Types that are refused, and why."""
+
+TEXT_FIELDS = ("text_config", "language_config", "llm_config", "thinker_config")
+"""Where wrappers of vision and audio models hold the language model."""
 
 
 def from_hf_config(
@@ -118,12 +75,17 @@ def from_hf_config(
     page_size: int | None = None,
     tensor_parallel: int = 1,
     rank: int | None = None,
-    kv_dtype: str = "bfloat16",
-    conv_dtype: str = "bfloat16",
+    kv_dtype: str | None = None,
+    conv_dtype: str | None = None,
     state_dtype: str | None = None,
+    index_dtype: str | None = None,
     draft: int | ConfigSource | None = None,
+    ignore: Sequence[str] = (),
 ) -> Composition:
     """The composition of the model that `config` describes.
+
+    A field that could change what is cached, by its name, and that no reader asked for is an error. A type that is not known is
+    read by its standard fields, which the composition's `notes` tell.
 
     Args:
         config: a dictionary as from `to_dict()`, or a path to a `config.json` or to its directory.
@@ -132,11 +94,15 @@ def from_hf_config(
         tensor_parallel: ranks; all bytes are those of one rank. KV heads divide over ranks, or are replicated where ranks
             are a multiple of them; latents and index keys are replicated; heads of recurrent layers divide.
         rank: which of those this is, counted from 0. Needed to store or link state that the ranks divide; None otherwise.
-        kv_dtype: of keys, values, latents and index keys, a name such as `bfloat16` or `float8_e4m3fn`.
-        conv_dtype: of the convolutions' states.
-        state_dtype: of recurrent and overlap states; None for what the model's own code keeps, which is fp32.
+        kv_dtype: of keys, values, latents and index keys, a name such as `bfloat16` or `float8_e4m3fn`; `fp8_ds_mla` for the
+            latents of sparse MLA as engines keep them in fp8. None for what the file says, which is fp8 for a quantized cache
+            (`kv_cache_scheme`, `kv_cache_quant_algo`) and the model's dtype otherwise.
+        conv_dtype: of the convolutions' states; None for the model's dtype.
+        state_dtype: of recurrent and overlap states; None for what the file or else the model's own code says, which is fp32.
+        index_dtype: of index keys; None for that of keys and values, `fp8_scaled` for fp8 with a scale, as engines keep them.
         draft: MTP or EAGLE layers shaped like the model's own full layers, as a number; or the `config.json` of a draft
             model with full attention throughout; None for no draft.
+        ignore: fields to read the file without, by the name that an error gave them.
 
     Raises ConfigurationError, in one line that names the field, for a configuration that cannot be read with certainty.
     """
@@ -146,18 +112,64 @@ def from_hf_config(
             raise ConfigurationError(f"{parameter} must be a positive integer, not {value!r}")
     if rank is not None and (type(rank) is not int or not 0 <= rank < tensor_parallel):
         raise ConfigurationError(f"rank must be one of 0 … {tensor_parallel - 1}, not {rank!r}")
-    fields = _fields(values, origin)
+    fields = _fields(_without(values, ignore), origin)
+    found = serving_dtypes(values, fields, kv_dtype)
     serving = Serving(
         name=name or fields.model_type,
         page_size=page_size,
         ranks=tensor_parallel,
         rank=0 if tensor_parallel == 1 else rank,
-        kv_dtype=dtype_name(kv_dtype, "kv_dtype"),
-        conv_dtype=dtype_name(conv_dtype, "conv_dtype"),
+        kv_dtype=kv_dtype_name(found.kv),
+        conv_dtype=dtype_name(found.model if conv_dtype is None else conv_dtype, "conv_dtype"),
         state_dtype=None if state_dtype is None else dtype_name(state_dtype, "state_dtype"),
+        index_dtype=None if index_dtype is None else index_dtype_name(index_dtype),
         draft=_draft(draft, tensor_parallel, rank, kv_dtype),
     )
-    return replace(READERS[fields.model_type](fields, serving), config_digest=_digest(values))
+    read = READERS.get(fields.model_type, read_unknown)
+    try:
+        composition = read(fields, serving)
+        unread = sorted(set(fields.unread()))
+    except ConfigurationError as error:
+        if fields.model_type in READERS:
+            raise
+        raise ConfigurationError(f"{error}; {way_out(fields)}") from error
+    if unread:
+        raise ConfigurationError(
+            f"{fields.model_type}: {_listed(unread)} may change what is cached and {'is' if len(unread) == 1 else 'are'} not "
+            f"understood here. If not, ignore {'it' if len(unread) == 1 else 'them'}: ignore={unread!r}, or "
+            f"{' '.join(f'--ignore {name}' for name in unread)}; if so, {way_out(fields)}"
+        )
+    return replace(composition, config_digest=_digest(values), notes=(*found.notes, *fields.notes))
+
+
+def _listed(names: Sequence[str]) -> str:
+    fields = "config field " if len(names) == 1 else "config fields "
+    return fields + ", ".join(repr(name) for name in names)
+
+
+def _without(values: Mapping[str, Any], ignore: Sequence[str]) -> Mapping[str, Any]:
+    """The config without the fields to ignore, nested ones by dotted names. Raises ConfigurationError for a missing one."""
+    if isinstance(ignore, str):
+        raise ConfigurationError(f"ignore must be a list of fields, not {ignore!r}")
+    for name in ignore:
+        kept, found = _dropped(values, str(name))
+        if not found:
+            raise ConfigurationError(f"ignore: the file has no field {name!r}")
+        values = kept
+    return values
+
+
+def _dropped(values: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], bool]:
+    if name in values:
+        return {key: value for key, value in values.items() if key != name}, True
+    head, _, rest = name.partition(".")
+    inner = [head] if rest else [key for key in TEXT_FIELDS if key in values]
+    for key in inner:
+        if isinstance(values.get(key), Mapping):
+            kept, found = _dropped(values[key], rest or name)
+            if found:
+                return {**values, key: kept}, True
+    return values, False
 
 
 def _digest(values: Mapping[str, Any]) -> str:
@@ -175,16 +187,7 @@ def _load(config: ConfigSource) -> tuple[Mapping[str, Any], str]:
         return config, "config"
     if not isinstance(config, str | os.PathLike):
         raise ConfigurationError(f"config must be a dictionary or a path, not {type(config).__name__}")
-    path = FilePath(config)
-    if os.path.isdir(path):
-        path = path / "config.json"
-    try:
-        values = parse_json(read_given(path))
-    except NotJsonError as error:
-        raise ConfigurationError(f"{path}: is not JSON: line {error.line}: {error.why}") from error
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"{path}: must hold a JSON object, not {type(values).__name__}")
-    return values, str(path)
+    return read_file(config), str(config)
 
 
 def _fields(values: Mapping[str, Any], origin: str) -> ConfigFields:
@@ -192,20 +195,42 @@ def _fields(values: Mapping[str, Any], origin: str) -> ConfigFields:
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise ConfigurationError(f"{origin}: config field 'model_type' must be a string, not {shown(model_type)}")
-    if model_type in WRAPPED:
-        text_type, defaults = WRAPPED[model_type]
-        text = values.get("text_config")
-        if not isinstance(text, Mapping):
-            raise ConfigurationError(f"{model_type}: config field 'text_config' must be an object, not {shown(text)}")
-        given = {key: value for key, value in text.items() if value is not None}
-        return _fields({"model_type": text_type, **defaults, **given}, origin)
-    if model_type not in READERS:
-        known = ", ".join(sorted({*READERS, *WRAPPED}))
-        raise ConfigurationError(f"{origin}: config field 'model_type' is {shown(model_type)}; known are {known}")
-    return ConfigFields(values, model_type)
+    model_type = ALIASES.get(model_type, model_type)
+    holder = next((name for name in TEXT_FIELDS if values.get(name) is not None), None)
+    if model_type in READERS and holder is None:
+        return ConfigFields(values, model_type)
+    if model_type in NOT_READ:
+        raise ConfigurationError(
+            f"{origin}: config field 'model_type' is {model_type!r}, which is not read: {NOT_READ[model_type]}"
+        )
+    if holder is None and model_type in WRAPPED:
+        if "hidden_size" not in values:
+            raise ConfigurationError(f"{model_type}: config field 'text_config' must be an object, not null")
+        return _fields({**values, "model_type": WRAPPED[model_type]}, origin)  # published flat, its language model alone
+    if holder is None:
+        return ConfigFields(values, model_type)
+    text = values[holder]
+    if not isinstance(text, Mapping):
+        raise ConfigurationError(f"{model_type}: config field {holder!r} must be an object, not {shown(text)}")
+    given = {str(key): value for key, value in text.items() if value is not None}
+    text_type = given.get("model_type") or WRAPPED.get(model_type)
+    if text_type is not None and not isinstance(text_type, str):
+        raise ConfigurationError(f"{model_type}: config field '{holder}.model_type' must be a string, not {shown(text_type)}")
+    if text_type == model_type or (text_type in WRAPPED and not any(name in given for name in TEXT_FIELDS)):
+        text_type = WRAPPED.get(model_type, text_type)
+    if not isinstance(text_type, str):
+        raise ConfigurationError(
+            f"{model_type}: config field {holder!r} does not say its model_type, which must be added to it"
+        )
+    text_type = ALIASES.get(text_type, text_type)
+    inner = _fields({**CLASS_DEFAULTS.get(text_type, {}), **given, "model_type": text_type}, origin)
+    outer = ConfigFields(values, model_type)
+    outer.understood(*TEXT_FIELDS, *(name for name in values if name in given or name.endswith("_config")))
+    inner.enclose(outer)
+    return inner
 
 
-def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | None, kv_dtype: str) -> DraftModel | int:
+def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | None, kv_dtype: str | None) -> DraftModel | int:
     if draft is None:
         return 0
     if isinstance(draft, int):

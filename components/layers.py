@@ -7,7 +7,7 @@ numbers; its bytes follow from it. A number of bytes alone could not distinguish
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from unified_tree.components.serving import Serving
 from unified_tree.components.swa import swa
 from unified_tree.components.token_path import token_path
 from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Chunked
 from unified_tree.declare.page_format import PageFormat, Part
 from unified_tree.terms.errors import ConfigurationError
 
@@ -33,10 +34,11 @@ class AttentionLayer:
     """An attention layer with the MLP that follows it.
 
     Attributes:
-        parts: one token's KV on one rank.
+        parts: one token's KV on one rank; empty for a layer that reads the KV of another one.
         weights: active weights, over all ranks.
         flops_per_entry: score FLOPs of one query on one token.
         window_tokens: past tokens it sees; None for all.
+        chunk_tokens: it sees the tokens since the last multiple of this; None for no such limit.
         max_entries: how many tokens a sparse layer picks; None for all.
         shards: into how many different parts the ranks divide the KV; 1 where all keep the same.
     """
@@ -45,28 +47,35 @@ class AttentionLayer:
     weights: int
     flops_per_entry: int
     window_tokens: int | None = None
+    chunk_tokens: int | None = None
     max_entries: int | None = None
     shards: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexerLayer:
-    """The indexer of a sparse attention layer: a token's key, weights, score FLOPs on one token. All ranks keep the same."""
+    """The indexer of a sparse attention layer: a token's key, weights, score FLOPs on one key, and how many tokens one key
+    stands for. All ranks keep the same."""
 
     parts: tuple[Part, ...]
     weights: int
     flops_per_entry: int
+    tokens_per_slot: int = 1
     shards: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLayer:
-    """A recurrent layer with the MLP that follows it: a state on one rank, weights, a scan kernel's chunk, parts over ranks."""
+    """A recurrent layer with the MLP that follows it.
+
+    It has a state on one rank, weights, a scan kernel's chunk, parts over ranks, and the name of the component that keeps it.
+    """
 
     parts: tuple[Part, ...]
     weights: int
     chunk_tokens: int = 1
     shards: int = 1
+    name: str = "mamba"
 
 
 Layer: TypeAlias = AttentionLayer | IndexerLayer | StateLayer
@@ -74,15 +83,17 @@ Numbered: TypeAlias = tuple[int, AttentionLayer | IndexerLayer]
 """A layer that scores, with the model's number of it."""
 
 
-def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving) -> Composition:
-    """A composition of `full`, one `swa` a window, `indexer`, `mamba` and `draft`, as far as the layers have them.
+def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving, *, states_flops: bool = True) -> Composition:
+    """A composition of `full`, a `swa` for each window, a `chunked` for each chunk size, `indexer`, `mamba` and `draft`.
 
-    If no layer attends to the whole prefix, a `token_path` replaces `full`.
+    Layers of one kind whose KV differs in shape are components of their own (`full`, `full_2`), which share the device pages of
+    the first; so are states of different shapes. If no layer attends to the whole prefix, a `token_path` replaces `full`.
 
     Args:
         model_type: for errors.
         stack: what each of the model's layers keeps, in their order; an empty sequence for a layer that keeps nothing.
         serving: the deployment's choices.
+        states_flops: False where the weights are not known.
 
     Raises ConfigurationError for a draft of a model without a layer that attends to its whole prefix.
     """
@@ -90,38 +101,52 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
     stack = tuple(stack)
     numbered = [(layer_id, layer) for layer_id, layers in enumerate(stack) for layer in layers]
     attention = [(i, layer) for i, layer in numbered if isinstance(layer, AttentionLayer)]
-    whole = [(i, layer) for i, layer in attention if layer.window_tokens is None]
-    if whole:
-        kept = _format("full", whole, page_size, serving)
-        components = [full(page_size=page_size, page_format=kept, flops_per_token=_flops(whole))]
-        costs = [AttentionCost(component="full", flops_per_entry=_scores(whole), max_entries=whole[0][1].max_entries)]
-    else:
-        components, costs = [token_path()], []
-
-    windows = sorted({layer.window_tokens for _, layer in attention if layer.window_tokens is not None})
+    indexers = [(i, layer) for i, layer in numbered if isinstance(layer, IndexerLayer)]
+    reach = {(layer.window_tokens, layer.chunk_tokens) for _, layer in attention}
+    windows = sorted(window for window, _ in reach if window is not None)
+    chunks = sorted(chunk for _, chunk in reach if chunk is not None)
+    whole = [(i, layer) for i, layer in attention if layer.window_tokens is None and layer.chunk_tokens is None]
+    costs: list[AttentionCost] = []
+    components: list[Component] = []
+    for name, group in _groups(model_type, "full", whole).items():
+        kept = _format(name, group, page_size, serving)
+        path = full(page_size=page_size, page_format=kept, flops_per_token=_flops(group), name=name)
+        components.append(path if name == "full" else replace(path, shares="full"))
+        costs += _attention_costs(name, group)
+    if not components:
+        components.append(token_path())
     for window_tokens in windows:
-        name = "swa" if len(windows) == 1 else f"swa{window_tokens}"
-        group = [(i, layer) for i, layer in attention if layer.window_tokens == window_tokens]
-        components.append(
-            swa(
+        base = "swa" if len(windows) == 1 else f"swa{window_tokens}"
+        same = [(i, layer) for i, layer in attention if layer.window_tokens == window_tokens]
+        for name, group in _groups(model_type, base, same).items():
+            window = swa(
                 page_size=page_size,
                 window_tokens=window_tokens,
                 layers=len(group),
                 page_format=_format(name, group, page_size, serving),
                 flops_per_token=_flops(group),
+                exact_rebuild=not indexers,
                 name=name,
             )
-        )
-        costs.append(AttentionCost(component=name, flops_per_entry=_scores(group), max_entries=window_tokens + 1))
-
-    indexers = [(i, layer) for i, layer in numbered if isinstance(layer, IndexerLayer)]
+            components.append(window if name == base else replace(window, shares=base))
+            costs += _attention_costs(name, group)
+    for chunk_tokens in chunks:
+        base = "chunked" if len(chunks) == 1 else f"chunked{chunk_tokens}"
+        same = [(i, layer) for i, layer in attention if layer.chunk_tokens == chunk_tokens]
+        for name, group in _groups(model_type, base, same).items():
+            kept = _format(name, group, page_size, serving)
+            shares = None if name == base else base
+            coverage = Chunked(chunk_tokens)
+            components.append(
+                Component(name=name, coverage=coverage, flops_per_token=_flops(group), format=kept, shares=shares)
+            )
+            costs += _attention_costs(name, group)
     if indexers:
-        kept = _format("indexer", indexers, page_size, serving)
-        components.append(indexer(page_size=page_size, page_format=kept, flops_per_token=_flops(indexers)))
-        costs.append(AttentionCost(component="indexer", flops_per_entry=_scores(indexers)))
+        components.append(_indexer(model_type, indexers, page_size, serving))
+        slot = indexers[0][1].tokens_per_slot
+        costs.append(AttentionCost(component="indexer", flops_per_entry=_scores(indexers), tokens_per_entry=slot))
     states = [(i, layer) for i, layer in numbered if isinstance(layer, StateLayer)]
-    if states:
-        components.append(_mamba(states, page_size, serving))
+    components += _states(states, page_size, serving)
     if serving.draft and not whole:
         raise ConfigurationError(
             f"{model_type}: no layer attends to the whole prefix, so there are no pages that a draft's KV could share; "
@@ -133,6 +158,8 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
         kept = drafted.page_format(page_size)
         components.append(draft(page_size=page_size, page_format=kept, flops_per_token=drafted.flops_per_token))
         costs.append(AttentionCost(component="draft", flops_per_entry=drafted.flops_per_entry))
+    if not states_flops:
+        components, costs = [replace(component, flops_per_token=0.0) for component in components], []
     return Composition(
         name=serving.name,
         page_size=page_size,
@@ -143,12 +170,67 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
     )
 
 
-def _mamba(states: Sequence[tuple[int, StateLayer]], page_size: int, serving: Serving) -> Component:
-    return mamba(
-        page_format=_format("mamba", states, 1, serving),
-        save_grid_tokens=lcm(page_size, *(layer.chunk_tokens for _, layer in states)),
-        flops_per_token=_flops(states),
+Group: TypeAlias = list[tuple[int, AttentionLayer]]
+
+
+def _groups(model_type: str, base: str, layers: Group) -> dict[str, Group]:
+    """Layers of one coverage by what they keep, the first group under the name `base`; layers that read the KV of others are
+    counted with the first."""
+    found: dict[tuple[object, int], Group] = {}
+    for layer_id, layer in layers:
+        if layer.parts:
+            found.setdefault((layer.parts, layer.shards), []).append((layer_id, layer))
+    readers = [(i, layer) for i, layer in layers if not layer.parts]
+    if readers and not found:
+        raise ConfigurationError(f"{model_type}: layer {readers[0][0]} shares the KV of a layer of its kind, and there is none")
+    groups = {base if not number else f"{base}_{number + 1}": group for number, group in enumerate(found.values())}
+    if readers:
+        groups[base] = sorted([*groups[base], *readers], key=lambda each: each[0])
+    return groups
+
+
+def _attention_costs(component: str, group: Group) -> list[AttentionCost]:
+    """What the scores of a group cost, by how many entries a query sees."""
+    found: dict[int | None, float] = {}
+    for _, layer in group:
+        limit = layer.max_entries
+        if layer.window_tokens is not None:
+            limit = layer.window_tokens + 1
+        elif layer.chunk_tokens is not None:
+            limit = max(1, layer.chunk_tokens // 2)  # on average over a chunk
+        found[limit] = found.get(limit, 0.0) + layer.flops_per_entry
+    return [AttentionCost(component=component, flops_per_entry=cost, max_entries=limit) for limit, cost in found.items()]
+
+
+def _indexer(model_type: str, indexers: Sequence[tuple[int, IndexerLayer]], page_size: int, serving: Serving) -> Component:
+    slot = indexers[0][1].tokens_per_slot
+    if any(layer.tokens_per_slot != slot for _, layer in indexers):
+        raise ConfigurationError(f"{model_type}: index keys of different layers stand for different numbers of tokens")
+    if page_size % slot:
+        raise ConfigurationError(f"indexer: page_size {page_size} is not a multiple of tokens_per_slot {slot}")
+    return indexer(
+        page_size=page_size,
+        page_format=_format("indexer", indexers, page_size // slot, serving),
+        tokens_per_slot=slot,
+        flops_per_token=_flops(indexers),
     )
+
+
+def _states(states: Sequence[tuple[int, StateLayer]], page_size: int, serving: Serving) -> list[Component]:
+    """One component a shape of state. One page holds all states of a boundary: the later ones share those of the first."""
+    found: dict[tuple[object, ...], list[tuple[int, StateLayer]]] = {}
+    for layer_id, layer in states:
+        found.setdefault((layer.name, layer.parts, layer.shards), []).append((layer_id, layer))
+    grid = lcm(page_size, *(layer.chunk_tokens for _, layer in states))
+    components: list[Component] = []
+    for (name, *_), group in found.items():
+        taken = sum(component.name.partition("_")[0] == name for component in components)
+        own = str(name) if not taken else f"{name}_{taken + 1}"
+        state = mamba(
+            page_format=_format(own, group, 1, serving), save_grid_tokens=grid, flops_per_token=_flops(group), name=own
+        )
+        components.append(replace(state, shares=components[0].name) if components else state)
+    return components
 
 
 def _draft_model(serving: Serving, one_layer: Sequence[Numbered], layer_count: int) -> DraftModel | None:
@@ -167,12 +249,13 @@ def _draft_model(serving: Serving, one_layer: Sequence[Numbered], layer_count: i
 
 
 def _format(component: str, layers: Sequence[tuple[int, Layer]], slots: int, serving: Serving) -> PageFormat:
-    """What a page of these layers holds; all of them keep the same."""
-    parts, shards = layers[0][1].parts, layers[0][1].shards
-    for layer_id, layer in layers:
+    """What a page of these layers holds; all of them that keep anything keep the same."""
+    keeping = [(layer_id, layer) for layer_id, layer in layers if layer.parts]
+    parts, shards = keeping[0][1].parts, keeping[0][1].shards
+    for layer_id, layer in keeping:
         if (layer.parts, layer.shards) != (parts, shards):
-            raise ConfigurationError(f"{component}: layer {layer_id} keeps {layer.parts}, layer {layers[0][0]} {parts}")
-    ids = tuple(layer_id for layer_id, _ in layers)
+            raise ConfigurationError(f"{component}: layer {layer_id} keeps {layer.parts}, layer {keeping[0][0]} {parts}")
+    ids = tuple(layer_id for layer_id, _ in keeping)
     return PageFormat(component=component, layer_ids=ids, parts=parts, slots_per_page=slots, shard=serving.shard(shards))
 
 

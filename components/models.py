@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from unified_tree.components.composition import Composition
+from unified_tree.components.composition_file import SUFFIXES, described, is_description, read_file
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
 from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.inputs.extensions import find_extension, known_names
@@ -35,34 +37,67 @@ def composition_for(
     page_size: int | None = None,
     tensor_parallel: int = 1,
     rank: int | None = None,
-    kv_dtype: str = "bfloat16",
-    conv_dtype: str = "bfloat16",
+    kv_dtype: str | None = None,
+    conv_dtype: str | None = None,
     state_dtype: str | None = None,
+    index_dtype: str | None = None,
     draft: int | ConfigSource | None = None,
+    ignore: Sequence[str] = (),
 ) -> Composition:
-    """The composition of a model by its name; the options are those of `from_hf_config`.
+    """The composition of a model by its name, or by a file; the options are those of `from_hf_config`.
 
     Args:
-        name: of a built-in model, or of an entry point in the group `unified_tree.models`, or `module:factory`. A custom
-            factory is called with all the options by keyword, and may refuse those it does not support.
+        name: a file that ends in `.yaml`, `.yml` or `.json`, or a folder with a `config.json`: a model's configuration, or a
+            description of its layers (docs/models.md). Otherwise a built-in model's name, or of an entry point in the group
+            `unified_tree.models`, or `module:factory`. A custom factory is called with the options by keyword, and may refuse
+            those it does not support.
 
     Raises ConfigurationError for an unknown name, and for a factory that does not return a composition.
 
     >>> composition_for("llama-3.1-8b").bytes_per_token()
     {'full': 131072.0}
     """
+    if name.endswith(SUFFIXES) or os.path.isdir(name):
+        values = read_file(name)
+        if not is_description(values):
+            return from_hf_config(
+                values,
+                page_size=page_size,
+                tensor_parallel=tensor_parallel,
+                rank=rank,
+                kv_dtype=kv_dtype,
+                conv_dtype=conv_dtype,
+                state_dtype=state_dtype,
+                index_dtype=index_dtype,
+                draft=draft,
+                ignore=ignore,
+            )
+        if draft not in (None, 0) or ignore or index_dtype is not None:
+            raise ConfigurationError(f"{name}: describes all that is kept; draft, ignore and index_dtype are for a config.json")
+        return described(
+            values,
+            origin=name,
+            page_size=page_size,
+            tensor_parallel=tensor_parallel,
+            rank=rank,
+            kv_dtype=kv_dtype,
+            conv_dtype=conv_dtype,
+            state_dtype=state_dtype,
+        )
+    if ignore:
+        raise ConfigurationError(f"ignore: is for a model's config.json, and {name!r} is not a file")
     factory = find_extension("model", name, ENTRY_POINT_GROUP, BUILT_IN)
     choices: dict[str, Any] = {
         "page_size": page_size,
         "tensor_parallel": tensor_parallel,
         "rank": rank,
-        "kv_dtype": kv_dtype,
-        "conv_dtype": conv_dtype,
+        "kv_dtype": kv_dtype or "bfloat16",
+        "conv_dtype": conv_dtype or "bfloat16",
         "state_dtype": state_dtype,
         "draft": draft,
     }
     if name in BUILT_IN:
-        return factory(**choices)
+        return factory(**choices, index_dtype=index_dtype)
     try:
         made: object = factory(**choices)
     except UnifiedTreeError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
-from unified_tree.declare.page_format import WHOLE, Shard
+from unified_tree.declare.page_format import WHOLE, Part, Shard
 from unified_tree.terms.errors import ConfigurationError
 
 DTYPES = {
@@ -37,6 +37,14 @@ keeps a token are parts of their own, which the readers here do not state: `Comp
 to the weights version."""
 
 
+FP8_DS_MLA = "fp8_ds_mla"
+"""Of latents: 656 bytes a token of DeepSeek-V3.2, as vLLM names it and SGLang keeps it, too."""
+FP8_SCALED = "fp8_scaled"
+"""Of index keys: 132 bytes for 128 dims."""
+SCALED = 128
+"""Elements to one scale."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """The choices of a deployment that a `config.json` does not make.
@@ -49,6 +57,7 @@ class Serving:
         kv_dtype: of keys, values, latents and index keys; torch's name, as all dtypes here.
         conv_dtype: of a convolution's state.
         state_dtype: of a recurrent or overlap state; None for what the model's own code keeps.
+        index_dtype: of index keys; None for that of keys and values.
         draft: the draft model, or a number of draft layers shaped like the model's own.
     """
 
@@ -59,7 +68,27 @@ class Serving:
     kv_dtype: str = "bfloat16"
     conv_dtype: str = "bfloat16"
     state_dtype: str | None = None
+    index_dtype: str | None = None
     draft: DraftModel | int = 0
+
+    def latent_parts(self, fields: ConfigFields, latent_dim: int, rope_dim: int) -> tuple[Part, ...]:
+        """A latent and a rope key of one token, as one vector; with the dtype `fp8_ds_mla` in the layout that engines keep for
+        sparse MLA: the latent in fp8, one fp32 scale for 128 of it, the rope key in bf16."""
+        if self.kv_dtype != FP8_DS_MLA:
+            return (Part("latent", self.kv_dtype, (latent_dim + rope_dim,)),)
+        if latent_dim % SCALED:
+            raise fields.error("kv_lora_rank", f"must be a multiple of {SCALED} for kv_dtype {FP8_DS_MLA}, not {latent_dim}")
+        parts = (Part("latent", "float8_e4m3fn", (latent_dim,)), Part("scale", "float32", (latent_dim // SCALED,)))
+        return (*parts, Part("rope", "bfloat16", (rope_dim,))) if rope_dim else parts
+
+    def index_parts(self, fields: ConfigFields, dim: int) -> tuple[Part, ...]:
+        """An indexer's key of one token. With the dtype `fp8_scaled`, as engines keep it: fp8, one fp32 scale for 128 of it."""
+        dtype = self.index_dtype or ("float8_e4m3fn" if self.kv_dtype == FP8_DS_MLA else self.kv_dtype)
+        if dtype != FP8_SCALED:
+            return (Part("key", dtype, (dim,)),)
+        if dim % SCALED:
+            raise fields.error("index_head_dim", f"must be a multiple of {SCALED} for index_dtype {FP8_SCALED}, not {dim}")
+        return Part("key", "float8_e4m3fn", (dim,)), Part("scale", "float32", (dim // SCALED,))
 
     def divided(self, fields: ConfigFields, field: str, count: int) -> int:
         """One rank's part of `count` heads, which must divide evenly; raises ConfigurationError naming `field`."""
@@ -92,3 +121,13 @@ def dtype_name(dtype: str, parameter: str) -> str:
     if name is None:
         raise ConfigurationError(f"{parameter}: {dtype!r} is none of {', '.join(DTYPES)}")
     return name
+
+
+def kv_dtype_name(dtype: str) -> str:
+    """As `dtype_name`, or `fp8_ds_mla`."""
+    return dtype if dtype == FP8_DS_MLA else dtype_name(dtype, "kv_dtype")
+
+
+def index_dtype_name(dtype: str) -> str:
+    """As `dtype_name`, or `fp8_scaled`."""
+    return dtype if dtype == FP8_SCALED else dtype_name(dtype, "index_dtype")

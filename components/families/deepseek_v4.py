@@ -18,7 +18,8 @@ from unified_tree.components.composition import Composition
 from unified_tree.components.compressed import compressed, overlap
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel, draft
-from unified_tree.components.families.attention_fields import SLIDING, past_window
+from unified_tree.components.families.attention_fields import past_window
+from unified_tree.components.families.schedules import SLIDING
 from unified_tree.components.indexer import indexer
 from unified_tree.components.layers import DEFAULT_PAGE_SIZE
 from unified_tree.components.serving import Serving
@@ -56,6 +57,12 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
     The page size must be a multiple of every ratio; the default is the first such multiple from 64 on.
     """
     kinds = _kinds(fields, fields.count("num_hidden_layers"))
+    if fields.count("num_key_value_heads", default=1) != 1:
+        raise fields.error(
+            "num_key_value_heads", f"must be 1: one vector is key and value, not {fields.get('num_key_value_heads')}"
+        )
+    for name in ("qk_rope_head_dim", "index_topk", "index_n_heads", "index_head_dim"):
+        fields.understood(name)
     rates = _rates(fields)
     shape = _shape(fields, serving)
     ratios = sorted({rates[kind] for kind in kinds if kind != SLIDING})

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from unified_tree.components.composition import Composition
 from unified_tree.components.config_fields import ConfigFields
-from unified_tree.components.families.attention_fields import FULL, LINEAR, grouped_query, grouped_query_layer
-from unified_tree.components.families.mamba_hybrids import mamba2_layer
+from unified_tree.components.families.attention_fields import grouped_query, grouped_query_layer
+from unified_tree.components.families.schedules import FULL, LINEAR, LIST_FIELDS
+from unified_tree.components.families.states import mamba2
 from unified_tree.components.layers import AttentionLayer, StateLayer, compose
 from unified_tree.components.serving import Serving
 from unified_tree.components.weights import plain_mlp
@@ -20,8 +21,11 @@ PATTERN_KINDS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
     """A block without state counts towards the attention or Mamba2 block before it (the first such block, if none is)."""
     blocks = _blocks(fields)
+    fields.understood("num_hidden_layers", "hybrid_override_pattern", *LIST_FIELDS)
+    if FULL in blocks:
+        fields.count("num_key_value_heads")
     attention = grouped_query_layer(fields, serving, grouped_query(fields), 0) if FULL in blocks else None
-    recurrent = _mamba2(fields, serving) if LINEAR in blocks else None
+    recurrent = mamba2(fields, serving) if LINEAR in blocks else None
     stack: list[Sequence[AttentionLayer | StateLayer]] = []
     stateless, last = 0, None
     for number, kind in enumerate(blocks):
@@ -41,7 +45,7 @@ def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
 
 def _blocks(fields: ConfigFields) -> list[str]:
     """`layers_block_type`, or the published `hybrid_override_pattern`; `num_hidden_layers` is ignored, as in `transformers`."""
-    for name in ("layers_block_type", "layer_types"):
+    for name in reversed(LIST_FIELDS):
         entries = fields.list_of(str, name)
         if entries is not None:
             return fields.kinds(name, len(entries), tuple(PATTERN_KINDS.values()), ())
@@ -51,19 +55,6 @@ def _blocks(fields: ConfigFields) -> list[str]:
     if not isinstance(pattern, str) or set(pattern) - set(PATTERN_KINDS):
         raise fields.error("hybrid_override_pattern", f"must be made of the letters {''.join(PATTERN_KINDS)}, not {pattern!r}")
     return [PATTERN_KINDS[letter] for letter in pattern]
-
-
-def _mamba2(fields: ConfigFields, serving: Serving) -> StateLayer:
-    return mamba2_layer(
-        fields,
-        serving,
-        heads=("mamba_num_heads", fields.count("mamba_num_heads")),
-        head_dim=fields.count("mamba_head_dim"),
-        groups=("n_groups", fields.count("n_groups", "mamba_n_groups")),
-        state_dim=fields.count("ssm_state_size"),
-        conv_kernel=fields.count("conv_kernel", "mamba_d_conv", minimum=2),
-        chunk_tokens=fields.count("chunk_size", "mamba_chunk_size"),
-    )
 
 
 def _stateless_weights(fields: ConfigFields, kind: str) -> int:

@@ -107,6 +107,7 @@ class Arguments:
             "tensor_parallel": given["tp"],
             "kv_dtype": given["kv_dtype"],
             "draft": given["draft"],
+            "ignore": tuple(given["ignore"] or ()),
         }
         if given["config"] is not None:
             return from_hf_config(given["config"], **choices)

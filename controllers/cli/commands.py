@@ -17,7 +17,7 @@ from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKEN
 from unified_tree.controllers.cli.record_command import record_command
 from unified_tree.controllers.cli.size_command import learned_split, size_command
 from unified_tree.controllers.workbench.report.answers import answers
-from unified_tree.controllers.workbench.report.composition_tables import print_models
+from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_answers, print_columns, print_header, print_rows
@@ -139,12 +139,25 @@ def replay_command(**given: Any) -> int:
 
 
 @app.command(name="models")
+@click.argument("model", required=False)
 @click.option("--page-size", type=TOKENS, help="Tokens a page.  [default: 64, or what the model needs]")
 @click.option("--tp", type=TOKENS, default=1, show_default=True, help="Tensor-parallel ranks; the bytes are those of one.")
-def models_command(page_size: int | None, tp: int) -> None:
-    """List the built-in models with their components and what each keeps."""
-    models = [composition_for(name, page_size=page_size, tensor_parallel=tp) for name in model_names()]
-    print_models(report_console(), models)
+@click.option("--ignore", multiple=True, help="A field of the file to read it without; several times.")
+def models_command(model: str | None, page_size: int | None, tp: int, ignore: tuple[str, ...]) -> None:
+    """List the built-in models with their components and what each keeps; or draw MODEL.
+
+    MODEL is a built-in model, a folder, a config.json, or a file that describes a model's layers. Drawn are the stack of layers
+    by kind, the bytes of a token and a state in several dtypes, and where a prompt can be resumed.
+    """
+    if model is None:
+        models = [composition_for(name, page_size=page_size, tensor_parallel=tp) for name in model_names()]
+        print_models(report_console(), models)
+        return
+    by_dtype = {
+        label: composition_for(model, page_size=page_size, tensor_parallel=tp, kv_dtype=dtype, ignore=ignore)
+        for label, dtype in (("as served", None), ("bf16", "bfloat16"), ("fp8", "fp8"))
+    }
+    print_model(report_console(), by_dtype)
 
 
 @app.command(name="sglang-check")
@@ -153,7 +166,8 @@ def models_command(page_size: int | None, tp: int) -> None:
 @click.option("--host-gib", type=GIB_COUNT, help="Host memory of a rank; needs --device-gib.")
 @click.option("--page-size", type=click.IntRange(min=1, max=1 << 24), default=1, show_default=True, help="Tokens a page.")
 @click.option("--tp", "tensor_parallel", type=TOKENS, default=1, show_default=True, help="Ranks; the bytes are those of one.")
-@click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of keys, values and latents.")
+@click.option("--kv-dtype", help="Of keys, values and latents.  [default: what the file says, else bfloat16]")
+@click.option("--ignore", multiple=True, help="A field of the file to read it without; several times.")
 @click.option("--eagle", "is_eagle", is_flag=True, help="Speculative decoding with EAGLE.")
 @click.option("--extra-buffer", "has_extra_buffer", is_flag=True, help="States are saved in the extra buffer.")
 @click.option("--swa-full-tokens-ratio", type=RATIO, default=0.8, show_default=True, help="SGLang's.")

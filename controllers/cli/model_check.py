@@ -16,7 +16,7 @@ from unified_tree.controllers.workbench.report.text_table import print_table, re
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -50,17 +50,20 @@ class ModelCheck:
         *,
         page_size: int = 1,
         tensor_parallel: int = 1,
-        kv_dtype: str = "bfloat16",
+        kv_dtype: str | None = None,
         is_eagle: bool = False,
         has_extra_buffer: bool = False,
         swa_full_tokens_ratio: float = 0.8,
         mamba_full_memory_ratio: float = 0.9,
+        ignore: Sequence[str] = (),
     ) -> ModelCheck:
         """Read a `config.json`, or the one of a folder. Raises ConfigurationError for one that cannot be read for certain."""
         try:
-            read = from_hf_config(model_path, page_size=page_size, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype)
+            read = from_hf_config(
+                model_path, page_size=page_size, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype, ignore=ignore
+            )
         except ConfigurationError:  # of compressed KV, say, which has a page size of its own and is refused below
-            read = from_hf_config(model_path, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype)
+            read = from_hf_config(model_path, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype, ignore=ignore)
         composition = _cached(read)
         served = Served(
             has_full_attention=any(isinstance(c.coverage, Path) and not is_token_path(c) for c in composition.components),

@@ -78,11 +78,17 @@ def _option(name: str, kind: Any, text: str, default: Any = None, **more: Any) -
 
 GROUPS: dict[str, list[click.Option]] = {
     "Model": [
-        _option("--model", None, f"A built-in model, see `unified-tree models`.  [default: {DEFAULT_MODEL}]"),
+        _option(
+            "--model",
+            None,
+            "A built-in model, see `unified-tree models`; or FILE.yaml or FILE.json that describes one or is its config.json.  "
+            f"[default: {DEFAULT_MODEL}]",
+        ),
         _option("--config", FILE, "A model's config.json (Hugging Face)."),
         _option("--page-size", TOKENS, "Tokens a page.  [default: 64, or what the model needs]"),
         _option("--tp", TOKENS, "Tensor-parallel ranks.", 1),
-        _option("--kv-dtype", str, "Type of keys and values.", "bfloat16"),
+        _option("--ignore", str, "A field of the config.json to read it without; several times.", multiple=True),
+        _option("--kv-dtype", str, "Type of keys and values.  [default: what the model's file says, else bfloat16]"),
         _option("--draft", LAYERS, "Draft (MTP, EAGLE) layers shaped like the model's own.", 0),
     ],
     "Device memory": [

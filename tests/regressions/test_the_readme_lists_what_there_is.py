@@ -13,7 +13,8 @@ import pytest
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import Key, MissCause, Tier, UnifiedTree
-from unified_tree.components.hf_config import READERS, WRAPPED
+from unified_tree.components.class_defaults import WRAPPED
+from unified_tree.components.hf_config import ALIASES, READERS
 from unified_tree.policies.table import POLICIES
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,12 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_readme_has_every_model_type_and_no_other() -> None:
-    [listed] = re.findall(r"`config\.json` of these\s+types: ([a-z0-9_,\s]+)\.", page("README.md"))
-    assert [name.strip() for name in listed.split(",")] == sorted({*READERS, *WRAPPED})
+def test_the_page_of_models_has_every_model_type_and_no_other() -> None:
+    [(count, listed)] = re.findall(r"of these (\d+) types, [a-z ]+: ([a-z0-9_, ]+)\.", page("docs/models.md"))
+    known = sorted({*READERS, *WRAPPED, *ALIASES})
+    assert [name.strip() for name in listed.split(",")] == known
+    assert int(count) == len(known)
+    assert f"[{count} types](docs/models.md)" in page("README.md")
 
 
 def test_the_readme_has_every_policy_and_their_number() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.components.token_path import is_token_path
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.workbench.report.text_table import print_table
 
@@ -37,6 +38,78 @@ def print_models(console: Console, compositions: Sequence[Composition]) -> None:
             )
     headings = ("model\n  component", "a prefix needs", "tokens\na page", "bytes\na token", "bytes\na state", "kept in")
     print_table(console, headings, lines, left=(0, 1, 5))
+
+
+def print_model(console: Console, by_dtype: Mapping[str, Composition]) -> None:
+    """One model, read with several dtypes: its stack of layers, what a prefix needs, bytes, and where it can be resumed."""
+    first = next(iter(by_dtype.values()))
+    console.print(f"{first.name}: {stack_text(first)}")
+    console.print()
+    sizes = {label: {**each.bytes_per_token(), **each.bytes_per_state()} for label, each in by_dtype.items()}
+    lines: list[tuple[str, ...]] = []
+    for component in first.components:
+        unit = "a state" if component.coverage.is_exact else "a token"
+        needed = component.coverage.describe() + ("" if component.required else " (optional)")
+        layers = "" if component.format is None else str(len(component.format.layer_ids))
+        bytes_each = [f"{sizes[label].get(component.name, 0):,.6g}" for label in by_dtype]
+        lines.append((component.name, needed, layers, *bytes_each, unit, component.shares or ""))
+    headings = ("component", "a prefix needs", "layers", *(f"bytes\n{label}" for label in by_dtype), "of", "in the pages of")
+    print_table(console, headings, lines, left=(0, 1, len(headings) - 2, len(headings) - 1))
+    console.print()
+    console.print(resume_text(first))
+    for note in first.notes:
+        console.print(f"Note: {note}.")
+
+
+def stack_text(composition: Composition) -> str:
+    """A model's layers by the components that keep something of them, runs counted.
+
+    >>> from unified_tree.components import composition_for
+    >>> stack_text(composition_for("gemma-3-27b"))
+    '62 layers: 10 x (5 swa, 1 full), 2 swa'
+    """
+    kept: dict[int, list[str]] = {}
+    for component in composition.components:
+        if component.format is not None and not is_token_path(component):
+            for layer in component.format.layer_ids:
+                kept.setdefault(layer, []).append(component.name)
+    if not kept:
+        return "no layers are stated"
+    kinds = ["+".join(kept.get(layer, ["nothing"])) for layer in range(max(kept) + 1)]
+    runs: list[tuple[int, str]] = []
+    for kind in kinds:
+        count = runs.pop()[0] if runs and runs[-1][1] == kind else 0
+        runs.append((count + 1, kind))
+    pieces, at = [], 0
+    while at < len(runs):
+        period, times = max(
+            ((period, _times(runs, at, period)) for period in range(1, 9)), key=lambda each: each[0] * (each[1] - 1)
+        )
+        group = ", ".join(f"{count} {kind}" for count, kind in runs[at : at + (period if times > 1 else 1)])
+        pieces.append(f"{times} x ({group})" if times > 1 else group)
+        at += period * times if times > 1 else 1
+    return f"{len(kinds)} layers: {', '.join(pieces)}"
+
+
+def _times(runs: Sequence[tuple[int, str]], at: int, period: int) -> int:
+    """How often the next `period` runs stand there one after the other."""
+    times, pattern = 1, runs[at : at + period]
+    while len(pattern) == period and runs[at + times * period : at + (times + 1) * period] == pattern:
+        times += 1
+    return times
+
+
+def resume_text(composition: Composition) -> str:
+    """Where a prompt can be resumed, in a sentence."""
+    states = [c for c in composition.components if c.required and c.coverage.is_exact]
+    grid = max((c.save_grid_tokens for c in states), default=composition.page_size)
+    text = f"A prompt resumes at multiples of {composition.page_size:,} tokens"
+    if states:
+        text = f"A prompt resumes where a state was saved, at multiples of {grid:,} tokens"
+    rebuild = composition.rebuild_tokens
+    if rebuild:
+        text += f"; a window that is missing is rebuilt from the last {rebuild:,}"
+    return text + "."
 
 
 def print_device_split(console: Console, composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> None:

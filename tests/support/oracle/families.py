@@ -246,6 +246,95 @@ DEEPSEEK_V4 = Family(
     chunk_tokens=(7, 16, 50),
 )
 
+COHERE2 = Family(
+    name="Cohere2",
+    config={
+        "model_type": "cohere2",
+        **_SMALL,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "sliding_window": 12,
+    },
+)
+EXAONE4 = Family(
+    name="EXAONE 4",
+    config={"model_type": "exaone4", **_SMALL, **_HEADS, "num_hidden_layers": 4, "sliding_window": 12},
+)
+OLMO3 = Family(
+    name="OLMo-3",
+    config={
+        "model_type": "olmo3",
+        **_SMALL,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "sliding_window": 12,
+    },
+)
+GEMMA2 = Family(
+    name="Gemma 2",
+    config={"model_type": "gemma2", **_SMALL, **_HEADS, "num_hidden_layers": 4, "sliding_window": 12},
+)
+GRANITE_HYBRID = Family(
+    name="Granite hybrid",
+    config={
+        "model_type": "granitemoehybrid",
+        **_SMALL,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 24,
+        "mamba_n_heads": 4,
+        "mamba_n_groups": 2,
+        "mamba_d_head": 16,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 16,
+    },
+)
+OLMO_HYBRID = Family(
+    name="OLMo hybrid",
+    config={
+        "model_type": "olmo_hybrid",
+        **_SMALL,
+        "pad_token_id": 0,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        **_DELTA_NET,
+    },
+    prompt_tokens=210,
+    chunk_tokens=(23, 64, 100),
+)
+GLM4_LITE = Family(
+    name="GLM-4.7-Flash",
+    config={
+        "model_type": "glm4_moe_lite",
+        **_SMALL,
+        **{name: value for name, value in _MLA.items() if not name.startswith(("index", "first"))},
+        "num_hidden_layers": 2,
+    },
+)
+SMOLLM3 = Family(
+    name="SmolLM3",
+    config={
+        "model_type": "smollm3",
+        **_SMALL,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 12,
+        "no_rope_layer_interval": 2,
+        "pad_token_id": 0,
+    },
+)
+
+NEW = {family.name: family for family in (COHERE2, EXAONE4, OLMO3, GEMMA2, GRANITE_HYBRID, OLMO_HYBRID, GLM4_LITE, SMOLLM3)}
+"""Families that the oracle resumes and no more."""
+
 FAMILIES = {
     family.name: family
     for family in (

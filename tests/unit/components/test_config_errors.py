@@ -48,7 +48,7 @@ def test_extra_fields_are_ignored(tmp_path: FilePath) -> None:
     assert from_hf_config(path) == from_hf_config(LLAMA)
 
 
-@pytest.mark.parametrize("model_type", ["t5", None, "", 3])
+@pytest.mark.parametrize("model_type", [None, "", 3])
 def test_unknown_architecture(model_type: Any) -> None:
     with pytest.raises(ConfigurationError, match="'model_type'"):
         from_hf_config({**LLAMA, "model_type": model_type})
@@ -57,6 +57,12 @@ def test_unknown_architecture(model_type: Any) -> None:
 def test_wrapper_without_its_text_config() -> None:
     with pytest.raises(ConfigurationError, match="gemma3: config field 'text_config' must be an object"):
         from_hf_config({"model_type": "gemma3"})
+
+
+@pytest.mark.parametrize("inner", [["llama"], {"a": 1}, 3])
+def test_a_wrapper_with_a_nonsense_type_inside(inner: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"llava: config field 'text_config\.model_type' must be a string"):
+        from_hf_config({"model_type": "llava", "text_config": {**LLAMA, "model_type": inner}})
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])

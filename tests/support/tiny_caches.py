@@ -1,0 +1,180 @@
+"""What the cache of `transformers` holds after a prompt, of tiny random models, and what a composition says that it holds."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from unified_tree.components import Composition
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 8,
+    "max_position_embeddings": 512,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_experts_per_token": 2,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 14,
+    "n_group": 1,
+    "topk_group": 1,
+    "index_head_dim": 16,
+    "index_n_heads": 8,
+    "index_topk": 16,
+    "sliding_window": 12,
+    "sliding_window_size": 12,
+    "attention_chunk_size": 16,
+    "shared_intermediate_size": 32,
+    "expert_ffn_hidden_size": 32,
+    "ffn_hidden_size": 96,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 20,
+    "linear_num_heads": 4,
+    "linear_head_dim": 16,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 16,
+    "chunk_size": 16,
+    "vocab_size_per_layer_input": 128,
+    "hidden_size_per_layer_input": 16,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 4,
+    "swa_head_dim": 16,
+    "head_dim": 16,
+    "d_rel": 4,
+    "rel_extent": 8,
+    "dense_intermediate_size": 96,
+    "shared_experts_intermediate_size": 32,
+    "intermediate_size_mlp": 96,
+    "moe_hidden_size": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "moe_topk": 2,
+    "num_mem_blocks": 1,
+    "shared_expert_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "num_shared_experts": 1,
+}
+LATENTS = ("hy_v4", "kimi_linear", "longcat_flash", "mistral_large4_text", "glm_moe_dsa", "dots3_note_text", "minicpm3")
+ALTERNATE = ["full_attention", "sliding_attention"] * 4
+THREES = (["sliding_attention"] * 2 + ["full_attention"]) * 3 + ["full_attention"]
+OWN: dict[str, dict[str, Any]] = {
+    "cohere2": {},
+    "dots3_note_text": {
+        "swa_num_attention_heads": 2,
+        "swa_num_key_value_heads": 2,
+        "swa_kv_lora_rank": 20,
+        "swa_head_dim": 24,
+        "swa_qk_nope_head_dim": 12,
+        "swa_v_head_dim": 10,
+        "swa_q_lora_rank": 16,
+    },
+    "exaone4": {},
+    "falcon": {},
+    "gemma2": {},
+    "gemma3n_text": {"num_kv_shared_layers": 3, "num_hidden_layers": 10},
+    "gemma4_text": {
+        "num_kv_shared_layers": 3,
+        "num_hidden_layers": 10,
+        "layer_types": THREES,
+        "global_head_dim": 24,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+    },
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 4, "mamba_d_head": 16},
+    "hy_v4": {},
+    "inkling_text": {},
+    "kimi_linear": {},
+    "kolibri1": {},
+    "laguna": {"layer_types": ALTERNATE, "num_attention_heads_per_layer": [4, 8] * 4},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 4},
+    "lfm3": {},
+    "llama4_text": {},
+    "longcat_flash": {"head_dim": 8, "num_layers": 3, "num_hidden_layers": 6},
+    "mellum": {"layer_types": ALTERNATE},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 5,
+        "index_block_size": 8,
+        "index_topk_blocks": 2,
+        "index_local_blocks": 1,
+        "index_n_heads": 2,
+    },
+    "mistral_large4_text": {},
+    "muse_spark_text": {},
+    "olmo_hybrid": {},
+    "olmo3": {},
+    "smollm3": {"use_sliding_window": True},
+    "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+}
+"""Types, and the fields of their tiny models."""
+
+Kept = dict[int, dict[str, Any]]
+
+
+def tiny(model_type: str) -> tuple[dict[str, Any], Kept]:
+    """A tiny model's configuration, and what its cache keeps by layer.
+
+    Elements a token, a window's past tokens, and elements of states without the column that the next token does not read.
+    """
+    known = AutoConfig.for_model(model_type).to_dict()
+    fields = {name: value for name, value in SMALL.items() if known.get(name) is not None or name == "num_key_value_heads"}
+    if model_type in LATENTS:
+        fields["num_key_value_heads"] = 4
+    config: Any = AutoConfig.for_model(model_type, **{**fields, **OWN[model_type]})
+    config._experts_implementation = "eager"
+    make: Any = AutoModel.from_config
+    model = make(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        cache = model(input_ids=torch.arange(3, 43)[None], use_cache=True).past_key_values
+    return config.to_dict(), {i: kept for i, layer in enumerate(cache.layers) if (kept := _of_layer(layer))}
+
+
+def _of_layer(layer: Any) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    rows = [t for name in ("keys", "values") if isinstance(t := getattr(layer, name, None), torch.Tensor) and t.numel()]
+    if rows:
+        window = layer.sliding_window - 1 if getattr(layer, "is_sliding", False) else None
+        kept["token"] = (sum(t.shape[1] * t.shape[-1] for t in rows), window)
+    for name in ("indexer_keys", "idx_keys"):
+        if isinstance(keys := getattr(layer, name, None), torch.Tensor):
+            kept["index"] = keys.shape[-1]
+    convs = [t for t in (getattr(layer, "conv_states", None) or {}).values() if t is not None]
+    states = [t for t in (getattr(layer, "recurrent_states", None) or {}).values() if t is not None]
+    if convs or states:
+        kept["state"] = sum(t.shape[1] * (t.shape[2] - 1) for t in convs) + sum(prod(t.shape[1:]) for t in states)
+    return kept
+
+
+def said_by(model: Composition) -> Kept:
+    """The same of a composition."""
+    kept: Kept = {}
+    for component in model.components:
+        if component.format is None or component.name == "tokens":
+            continue
+        elements = sum(prod(part.shape) for part in component.format.parts)
+        for layer in component.format.layer_ids:
+            own = kept.setdefault(layer, {})
+            if component.coverage.is_exact:
+                own["state"] = own.get("state", 0) + elements
+            elif component.name == "indexer":
+                own["index"] = elements
+            else:
+                own["token"] = (elements, component.coverage.window_tokens)
+    return kept
