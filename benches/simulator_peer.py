@@ -22,6 +22,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,7 @@ def their_command(trace: Path, blocks: int) -> list[str]:
         sys.executable, "-m", "kvcache_sim", "run", "--trace", str(trace), "--model", MODEL,
         "--block-size", str(BLOCK_TOKENS), "--budgets-gib", repr(blocks * BLOCK_BYTES / GIB),
         "--policies", "lru,optimal", "--no-progress", "--format", "json",
+        "--backend", "cpp" if shutil.which("c++") else "python",
     ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def _possible(row: RowResult) -> str:
         )
     return (
         f"The best possible with this memory lies between {interval.replace(' to ', ' and ')} %; the ceiling, a cache without "
-        f"end, is {ceiling} %."
+        f"end{' for the requests that were served' if row.rejected else ''}, is {ceiling} %."
     )
 
 

@@ -98,7 +98,7 @@ def hits_over_memory(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> C
         for policy, colour in zip(policies, cycle(COLOURS)):
             points = sorted((_gib(row, row.capacity), 100 * row.hit_rate) for row in shown if row.policy == policy)
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, color=colour)
-        ceiling = 100 * share(rows[0], rows[0].ceiling_tokens)
+        ceiling = max(100 * share(row, row.ceiling_tokens) for row in shown)  # the smaller sizes may have served less
         axes.axhline(ceiling, color=DIM, linestyle="--", linewidth=1.2)
         axes.set_xscale("log", base=2)
         ticks = [_gib(shown[0], size) for size in sizes]
