@@ -1,6 +1,6 @@
 """vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what
-vLLM loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages` and
-`worker_side` import torch.
+vLLM loads by module path; only that module, `engine_config`, `connector_stats` and `weight_memory` import vllm, and only
+`block_pages`, `weight_memory` and `worker_side` import torch.
 
 The scheduler side (`SchedulerSide`) owns what is known: a `UnifiedTree` over host pages in a `HostIndex`, the free lists,
 eviction, and the locks on what a load reads. A page of the tree is one vLLM block of every KV cache group, and a group is a
@@ -21,6 +21,11 @@ has it, and comes into the tree when every worker has read it. What is read or w
 every worker has answered. A request that arrives waits for its fetch as `PrefetchPolicy` says, then loads from host as any.
 Saved boundaries are queued to be written, some at a time. Cost: a message and an answer for a look-up, for each portion of
 pages and for each boundary; the workers hash.
+
+vLLM resets the connector when it goes to sleep, and does not say why. The scheduler side sets the host tier aside at a reset,
+and asks the workers with the next plan. They hear of the sleep, and have a digest of the weights' memory. If all of them slept
+and no digest changed, the tier goes on; else it is forgotten. Cost: a pass over the weights at the start and after each reset,
+with sleep mode enabled only.
 
 Rejected: the store's work in the scheduler's process, over host pages in shared memory. It would be less code, but that process
 would carry the input and output of all workers, and workers on other machines could have no store.

@@ -79,6 +79,7 @@ class BlockPages:
     def __init__(
         self, group: BlockGroup, caches: Mapping[str, torch.Tensor], page_count: int, *, verify: bool, shard: Shard = WHOLE
     ) -> None:
+        self._group, self._shard = group, shard
         self._caches = [caches[name] for name in group.layer_names]
         held = sum(cache[0].numel() * cache.element_size() for cache in self._caches)
         if held != group.block_bytes:
@@ -100,6 +101,21 @@ class BlockPages:
         self._sums: dict[int, int] | None = {} if verify else None
         self.block_bytes = group.block_bytes
 
+    def give_back(self) -> None:
+        """vLLM's cache is about to lose its memory: keep no view of it. A copy raises RuntimeError until `take`."""
+        self._caches, self._bus = [], None
+
+    def take(self, caches: Mapping[str, torch.Tensor]) -> None:
+        """Copy between the same pages and vLLM's cache as it is now.
+
+        Raises ConfigurationError if its blocks have another format.
+        """
+        taken = [caches[name] for name in self._group.layer_names]
+        if block_format(self._group, taken, self._shard) != self.pool.format:
+            raise ConfigurationError(f"{self._group.name}: vLLM's cache came back in another format")
+        self._caches = taken
+        self._bus = self._over_bus()
+
     @property
     def hosts(self) -> list[torch.Tensor]:
         """The pages of each layer, shape [pages, …]."""
@@ -107,6 +123,7 @@ class BlockPages:
 
     def save(self, copies: PageCopies) -> None:
         """Copy blocks to host pages; done when this returns."""
+        self._require_caches()
         if self._bus is not None:
             self._bus.back_up(self._on_device(copies.blocks), self._on_device(copies.pages))
             torch.cuda.current_stream(self._caches[0].device).synchronize()
@@ -118,6 +135,7 @@ class BlockPages:
 
     def load(self, copies: PageCopies) -> None:
         """Copy host pages to blocks; done, or in order on the current stream, when this returns."""
+        self._require_caches()
         if self._bus is not None:
             self._bus.load(self._on_device(copies.pages), self._on_device(copies.blocks))
             return
@@ -136,6 +154,10 @@ class BlockPages:
         if self._sums is None:
             return []
         return [page for page in pages if self._sums.get(page) != self._sum(page)]
+
+    def _require_caches(self) -> None:
+        if not self._caches:
+            raise RuntimeError(f"{self._group.name}: vLLM sleeps, and its cache has no memory")
 
     def _over_bus(self) -> IndexCopier | None:
         """What copies between blocks and pages on a GPU; None where the processor does."""

@@ -47,6 +47,7 @@ from unified_tree.controllers.adapters.vllm.scheduler_side import SchedulerSide
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.adapters.vllm.step_plan import StepPlan, StepReport
 from unified_tree.controllers.adapters.vllm.tested_versions import require_tested
+from unified_tree.controllers.adapters.vllm.weight_memory import weights_digest
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
@@ -98,6 +99,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             self._worker = WorkerSide(
                 groups, counts, verify=settings.verify, shard=shard,
                 open_store=None if settings.store is None else self._open_store,
+                weights=weights_digest if self._may_sleep(vllm_config) else lambda: None,
             )  # fmt: skip
             return
         events = vllm_config.kv_events_config
@@ -110,10 +112,17 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
             store=None if settings.store is None else self._scheduler_store(index, workers),
             inspector=settings.inspector,
+            asks_after_sleep=self._may_sleep(vllm_config),
         )
         if settings.inspector is not None and self._scheduler.page is not None:
             logger.info("%s", settings.inspector.line(self._scheduler.page))
         self._requests: dict[str, Any] = {}
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """True: views of vLLM's cache are given back before it loses its memory, and taken anew."""
+        del kv_transfer_config
+        return True
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -142,12 +151,12 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             self.scheduler_side.begin(request, namespace, is_storable=is_storable(request))
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens can be loaded, always beside the model; None while the store fetches, and vLLM asks again."""
+        """How many tokens can be loaded, always beside the model; None while the request has to wait, and vLLM asks again."""
         tokens = self.scheduler_side.matched_tokens(request, num_computed_tokens)
         return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Load into the blocks that vLLM allocated for the hit."""
+        """Load into the blocks that vLLM allocated for the hit, in this step or an earlier one."""
         if num_external_tokens:
             self.scheduler_side.load(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
@@ -177,7 +186,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         return [self._vllm_event(event) for event in self.scheduler_side.take_events()]
 
     def reset_cache(self) -> bool:
-        """Forget everything."""
+        """Forget everything, unless vLLM goes to sleep and wakes up with the same weights."""
         self.scheduler_side.reset()
         return True
 
@@ -187,9 +196,20 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         """Allocate the host pages for vLLM's cache."""
         self.worker_side.register(kv_caches, self._kv_cache_config.num_blocks)
 
+    def unregister_kv_caches(self) -> None:
+        """Give vLLM's cache back, which is about to lose its memory."""
+        self.worker_side.give_back()
+
+    def restore_kv_caches(self) -> None:
+        """Take vLLM's cache again."""
+        self.worker_side.restore()
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Begin the step's loads, and what the store is asked for."""
         del forward_context, kwargs
+        reset_job = self._plan().reset_job
+        if reset_job is not None:
+            self.worker_side.answer_reset(reset_job)
         self.worker_side.start_loads(self._plan().loads)
         self.worker_side.start_store(self._plan().messages)
 
@@ -248,6 +268,11 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             self._worker.close()
         if self._scheduler is not None:
             self._scheduler.close()
+
+    @staticmethod
+    def _may_sleep(vllm_config: Any) -> bool:
+        """Whether vLLM has a sleep mode and tells the workers' connectors of it."""
+        return bool(vllm_config.model_config.enable_sleep_mode) and hasattr(KVConnectorBase_V1, "unregister_kv_caches")
 
     def _scheduler_store(self, index: HostIndex, workers: int) -> SchedulerStore:
         store, model = self._settings.store, self._vllm_config.model_config

@@ -15,6 +15,8 @@ COUNTERS: Final = {
     "loaded_tokens": "Tokens loaded from the host tier",
     "loads": "Loads from the host tier",
     "failed_loads": "Loads that failed on some worker",
+    "lost_loads": "Loads whose pages had gone when vLLM told their blocks",
+    "kept_sleeps": "Sleeps over which the host tier was kept",
     "saves": "Saves to the host tier",
     "saved_pages": "Pages saved to the host tier",
     "dropped_saves": "Saves for which the host tier had no room",

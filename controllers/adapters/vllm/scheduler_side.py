@@ -29,18 +29,33 @@ __all__ = ["EngineRequest", "ScheduledRequest", "SchedulerSide"]
 
 @dataclass(slots=True, kw_only=True)
 class Load:
-    """A load in flight, and the lock on what it reads."""
+    """A load in flight, and the lock on what it reads; None if that was gone when vLLM told the blocks."""
 
     tracked: TrackedRequest
-    receipt: Receipt
+    receipt: Receipt | None
     tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Reset:
+    """A reset, of which the workers have not yet said whether vLLM slept, and the weights stayed: then nothing is forgotten.
+
+    Attributes:
+        job_id: by which they are asked.
+        may_keep: False if everything was forgotten already.
+        is_asked: whether a plan went to the workers since.
+    """
+
+    job_id: int
+    may_keep: bool
+    is_asked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenJob:
     """A job that some workers have not reported yet."""
 
-    work: Load | Save
+    work: Load | Save | Reset
     waiting_workers: int
     has_failed: bool = False
 
@@ -55,6 +70,7 @@ class SchedulerSide:
         hash_tokens: tokens a block hash of the engine; None where nobody follows its events.
         store: the stores of the workers; None without.
         inspector: where the inspector's page is; None for none.
+        asks_after_sleep: vLLM resets the cache when it goes to sleep, and the workers can tell whether it did.
 
     Attributes:
         misses: why tokens had to be computed; None if the index keeps no memory of evictions.
@@ -70,8 +86,11 @@ class SchedulerSide:
         hash_tokens: int | None = None,
         store: SchedulerStore | None = None,
         inspector: InspectorSettings | None = None,
+        asks_after_sleep: bool = False,
     ) -> None:
         self.index = index
+        self._asks_after_sleep = asks_after_sleep
+        self._reset: Reset | None = None
         self.store = store
         self._workers = worker_count
         self._min_load_tokens = max(1, min_load_tokens)
@@ -120,12 +139,12 @@ class SchedulerSide:
 
     def matched_tokens(self, request: EngineRequest, local_tokens: int) -> int | None:
         """How many tokens beyond `local_tokens` can be loaded: up to a length where all groups resume, the last token left to
-        compute. None while the store fetches, and the request has to wait.
+        compute. None while the request has to wait: for the store, or for what the workers say of a sleep.
         """
         tracked = self._tracked.get(request.request_id)
         if tracked is None or not tracked.may_load:
             return 0
-        if self._waits(tracked, local_tokens):
+        if self._reset is not None or self._waits(tracked, local_tokens):
             return None
         tracked.local_tokens = local_tokens
         match = self.index.tree.match_prefix(tracked.key(request.num_tokens), limit=max(0, request.num_tokens - 1))
@@ -135,11 +154,19 @@ class SchedulerSide:
         return hit if hit >= self._min_load_tokens else 0
 
     def load(self, request_id: str, blocks: Sequence[Sequence[int]], tokens: int) -> None:
-        """Load `tokens` of the last match into the request's blocks, with the next plan. What is read is locked."""
+        """Load `tokens` of the last match into the request's blocks, with the next plan. What is read is locked.
+
+        vLLM may tell the blocks some steps after the match. If what was promised has gone since, the load fails, and vLLM does
+        what it does for every failed load.
+        """
         tracked, page_size = self._tracked[request_id], self.index.tree.page_size
         length = tracked.local_tokens + tokens
         boundary = self.index.longest(tracked.key(length), length)
-        assert boundary.length == length, f"{length} tokens were promised, {boundary.length} can be resumed from"
+        self._count(hit_tokens=tokens, loads=1)
+        if self._reset is not None or boundary.length != length:
+            tracked.loaded_tokens = length
+            self._lose(tracked, blocks, length)
+            return
         receipt, copies = self.index.lock(boundary), []
         for group in self.index.groups:
             first = group.coverage.first_page(length, page_size)
@@ -151,7 +178,6 @@ class SchedulerSide:
             copies.append(PageCopies(group=group.index, blocks=targets, pages=tuple(pages[skip:])))
         tracked.window_tokens = tracked.loaded_tokens = length
         self._loads.append(self._open(Load(tracked=tracked, receipt=receipt, tokens=tokens), request_id, tuple(copies)))
-        self._count(hit_tokens=tokens, loads=1)
 
     def plan(self, step: Iterable[ScheduledRequest]) -> StepPlan:
         """The copies of an engine step."""
@@ -170,7 +196,10 @@ class SchedulerSide:
         self._tell_removed()
         if self._inspector is not None:
             self._inspector.step()
-        return StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages)
+        reset_job = None
+        if self._reset is not None and not self._reset.is_asked:
+            reset_job, self._reset.is_asked = self._reset.job_id, True
+        return StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages, reset_job=reset_job)
 
     def complete(self, report: StepReport) -> None:
         """Workers have ended jobs. What all of them have ended comes into the tree, or is unlocked."""
@@ -184,19 +213,33 @@ class SchedulerSide:
             del self._jobs[job_id]
             if isinstance(job.work, Load):
                 self._loaded(job.work, has_failed=job.has_failed)
+            elif isinstance(job.work, Reset):
+                self._answered(job.work, has_slept=not job.has_failed)
             else:
                 self._saved(job.work, has_failed=job.has_failed)
         if self.store is not None:
             self.store.take(report.answers)
 
     def reset(self) -> None:
-        """Forget everything. Requests that run are not saved any more; what is in flight is dropped when it ends."""
+        """Forget everything. Requests that run are not saved any more; what is in flight is dropped when it ends.
+
+        Where vLLM may be going to sleep, nothing is offered until the workers have said whether it did; everything stays if it
+        did, and the weights are those of before. A second reset before that forgets everything.
+        """
         for tracked in self._tracked.values():
             tracked.may_save = False
             tracked.hold(None)
-        self.index.invalidate()
-        self.index.take_given_back()
-        self._events.cleared()
+        if not self._asks_after_sleep:
+            self._forget()
+            return
+        before = self._reset
+        if before is not None and before.may_keep:
+            before.may_keep = False
+            self._forget()
+        if before is None or before.is_asked:
+            self._reset = Reset(job_id=self._next_job, may_keep=before is None)
+            self._jobs[self._next_job] = OpenJob(work=self._reset, waiting_workers=self._workers)
+            self._next_job += 1
 
     def close(self) -> None:
         """The engine ends, and its workers have."""
@@ -240,12 +283,44 @@ class SchedulerSide:
         return False
 
     def _open(self, work: Load | Save, request_id: str, copies: tuple[PageCopies, ...]) -> Job:
-        job = Job(job_id=self._next_job, request_id=request_id, copies=tuple(copy for copy in copies if copy.pages))
+        is_lost = isinstance(work, Load) and work.receipt is None
+        made = tuple(copy for copy in copies if copy.pages or is_lost)
+        job = Job(job_id=self._next_job, request_id=request_id, copies=made, is_lost=is_lost)
         self._next_job += 1
         self._jobs[job.job_id] = OpenJob(work=work, waiting_workers=self._workers)
         return job
 
+    def _answered(self, reset: Reset, *, has_slept: bool) -> None:
+        """All workers have said whether a reset was that of a sleep over which the weights stayed."""
+        if reset is not self._reset:  # a later one is asked about
+            return
+        self._reset = None
+        if reset.may_keep and has_slept:
+            self._count(kept_sleeps=1)
+        elif reset.may_keep:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.index.invalidate()
+        self.index.take_given_back()
+        self._events.cleared()
+
+    def _lose(self, tracked: TrackedRequest, blocks: Sequence[Sequence[int]], length: int) -> None:
+        """Have a load fail that cannot be made any more."""
+        first, last = tracked.local_tokens // self.index.tree.page_size, length // self.index.tree.page_size
+        copies = tuple(
+            PageCopies(group=group.index, blocks=tuple(blocks[group.index][first:last]), pages=())
+            for group in self.index.groups
+            if group.coverage.is_path
+        )
+        load = Load(tracked=tracked, receipt=None, tokens=length - tracked.local_tokens)
+        self._loads.append(self._open(load, tracked.request.request_id, copies))
+
     def _loaded(self, load: Load, *, has_failed: bool) -> None:
+        if load.receipt is None:
+            self._count(lost_loads=1)
+            load.tracked.may_load = False
+            return
         load.receipt.release()
         if has_failed:  # a page is not what it should be: nothing that stands on it may be offered again
             self._count(failed_loads=1)

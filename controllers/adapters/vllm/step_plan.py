@@ -20,21 +20,24 @@ class PageCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Copies of one request, of the same direction, reported as a whole."""
+    """Copies of one request, of the same direction, reported as a whole. A load that is lost has blocks and no pages: it fails."""
 
     job_id: int
     request_id: str
     copies: tuple[PageCopies, ...]
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One engine step: the saves read blocks that the step completes, the loads write blocks that nothing else uses. The
-    messages are for the workers' stores."""
+    messages are for the workers' stores. `reset_job` asks whether a reset was that of a sleep over which the weights stayed; the
+    job fails if it was not."""
 
     saves: tuple[Job, ...] = ()
     loads: tuple[Job, ...] = ()
     messages: tuple[StoreMessage, ...] = ()
+    reset_job: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

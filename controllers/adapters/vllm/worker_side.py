@@ -37,6 +37,8 @@ class WorkerSide:
         loads: runs the loads, one after another; by default a thread.
         shard: which part of the state this worker holds.
         open_store: opens its store over the host pages; None without one.
+        weights: a digest of the model's weights, by which the worker tells whether they stayed the same over a sleep; it gives
+            None where that cannot be told.
     """
 
     def __init__(
@@ -48,16 +50,25 @@ class WorkerSide:
         loads: Executor | None = None,
         shard: Shard = WHOLE,
         open_store: Callable[[Mapping[str, BlockPages]], WorkerStore] | None = None,
+        weights: Callable[[], bytes | None] = lambda: None,
     ) -> None:
         self._groups = tuple(groups)
         self._counts = counts
         self._verify = verify
         self._shard = shard
         self._open_store = open_store
+        self._digest = weights
+        self._weights: bytes | None = None
+        """The digest under which the host pages were computed."""
+        self._has_slept = False
+        self._caches: Mapping[str, torch.Tensor] = {}
+        self._block_count = 0
+        self._open_loads = 0
         self.store: WorkerStore | None = None
         self._pages: dict[int, BlockPages] = {}
         self._loads = loads or ThreadPoolExecutor(1, thread_name_prefix="unified-tree-load")
         self._lock = threading.Lock()
+        self._load_ended = threading.Condition(self._lock)
         self._report = StepReport()
         self._loaded: list[tuple[Job, set[int]]] = []
         """The loads that ended and were not told, with the blocks that were not loaded."""
@@ -72,17 +83,22 @@ class WorkerSide:
         return self._pages
 
     def register(self, caches: Mapping[str, torch.Tensor], block_count: int) -> None:
-        """Take vLLM's KV cache by layer, and allocate the host pages.
+        """Take vLLM's KV cache by layer, and allocate the host pages; a second time, take another cache behind the same pages.
 
         Raises ConfigurationError for an unsupported format, and if the host pages of all groups do not fit.
         """
+        self._caches, self._block_count = caches, block_count
+        if self._pages:
+            self._drain()
+            self.restore()
+            return
         check_host_memory(
             sum(self._counts[group.name] * host_page_bytes(group.block_bytes) for group in self._groups),
             component=", ".join(group.name for group in self._groups),
             remedy="give a smaller host_gib; on CPU vLLM's own cache (--gpu-memory-utilization) takes from the same memory",
         )
         for group in self._groups:
-            views = {name: grouped_blocks(caches[name], block_count) for name in group.layer_names}
+            views = self._views(group)
             self._pages[group.index] = BlockPages(
                 group, views, self._counts[group.name], verify=self._verify, shard=self._shard
             )
@@ -91,6 +107,30 @@ class WorkerSide:
                 self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         if self._open_store is not None:
             self.store = self._open_store({group.name: self._pages[group.index] for group in self._groups})
+        self._weights = self._digest()
+
+    def give_back(self) -> None:
+        """vLLM goes to sleep, and its KV cache loses its memory. The host pages stay. Idempotent. Waits for the loads that run."""
+        self._drain()
+        for pages in self._pages.values():
+            pages.give_back()
+        self._has_slept = True
+
+    def restore(self) -> None:
+        """vLLM has woken up: its KV cache has memory again, and holds anything. Idempotent."""
+        for group in self._groups:
+            self._pages[group.index].take(self._views(group))
+
+    def answer_reset(self, job_id: int) -> None:
+        """Report whether the reset that a job asks about was that of a sleep over which the weights stayed.
+
+        Cost: a pass over the weights.
+        """
+        weights = self._digest()
+        is_kept = self._has_slept and weights is not None and weights == self._weights
+        self._weights, self._has_slept = weights, False
+        with self._lock:
+            self._report.add(job_id, failed=not is_kept)
 
     def save(self, jobs: Sequence[Job]) -> None:
         """Copy blocks that the step computed; done when this returns."""
@@ -105,6 +145,8 @@ class WorkerSide:
         """Begin copies into blocks, in the order given."""
         for job in jobs:
             event: Any = torch.cuda.current_stream().record_event() if self._stream is not None else None
+            with self._lock:
+                self._open_loads += 1
             self._loads.submit(self._load_job, job, event)
 
     def start_store(self, messages: Sequence[StoreMessage]) -> None:
@@ -157,16 +199,28 @@ class WorkerSide:
         if self.store is not None:
             self.store.close()
 
+    def _views(self, group: BlockGroup) -> dict[str, torch.Tensor]:
+        return {name: grouped_blocks(self._caches[name], self._block_count) for name in group.layer_names}
+
+    def _drain(self) -> None:
+        """Wait until no load runs. vLLM sleeps only when all were reported."""
+        with self._load_ended:
+            self._load_ended.wait_for(lambda: not self._open_loads)
+
     def _load_job(self, job: Job, after: torch.cuda.Event | None) -> None:
         begin = perf_counter()
         bad = self._load_blocks(job, after)
         self._timed("load", [job], begin)
         with self._lock:
             self._loaded.append((job, bad))
+            self._open_loads -= 1
+            self._load_ended.notify_all()
 
     def _load_blocks(self, job: Job, after: torch.cuda.Event | None) -> set[int]:
         """Load all of a job or nothing; the blocks that were not loaded."""
         every = {block for copies in job.copies for block in copies.blocks}
+        if job.is_lost:
+            return every
         corrupt = sum(len(self._pages[copies.group].corrupt(copies.pages)) for copies in job.copies)
         if corrupt:
             logger.error("%d pages of request %s are not what was saved; it is not loaded", corrupt, printable(job.request_id))

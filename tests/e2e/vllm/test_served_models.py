@@ -360,5 +360,5 @@ def test_another_version_is_refused() -> None:
 
     from unified_tree.controllers.adapters.vllm.connector import UnifiedTreeConnector
 
-    with mock.patch.object(vllm, "__version__", "0.33.0"), pytest.raises(ConfigurationError, match=r"install vllm==0\.32\.0"):
+    with mock.patch.object(vllm, "__version__", "0.34.0"), pytest.raises(ConfigurationError, match=r"install vllm==0\.33\.0"):
         UnifiedTreeConnector(None, None, None)
