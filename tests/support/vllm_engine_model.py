@@ -95,6 +95,7 @@ class EngineModel:
         weights_version: of what is stored.
         prefetch: how long a request waits for the store.
         inspector: where the inspector's page is; None for none.
+        sleeps: vLLM has its sleep mode enabled.
     """
 
     def __init__(
@@ -110,14 +111,18 @@ class EngineModel:
         weights_version: str = "1",
         prefetch: PrefetchPolicy = PREFETCH,
         inspector: InspectorSettings | None = None,
+        sleeps: bool = False,
     ) -> None:
         self.pace = pace
+        self.weights = 0
         self.groups = MODELS[kind]
         self.random = random.Random(seed)
         counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
         index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
-        self.side = SchedulerSide(index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector)
+        self.side = SchedulerSide(
+            index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector, asks_after_sleep=sleeps
+        )
         self.block_count = 120
         self.free = list(range(1, self.block_count))
         self.caches = [
@@ -129,6 +134,7 @@ class EngineModel:
             WorkerSide(
                 self.groups, counts, loads=delay, verify=verify, shard=Shard(rank, workers),
                 open_store=None if store is None else partial(self.open_store, store),
+                weights=lambda: str(self.weights).encode() if sleeps else None,
             )
             for rank, delay in enumerate(self.delays)
         ]  # fmt: skip
@@ -182,6 +188,8 @@ class EngineModel:
         scheduled = [self.compute(request) for request in list(self.running) if not request.is_loading]
         plan = self.side.plan(scheduled)
         for worker, delay in zip(self.workers, self.delays, strict=True):
+            if plan.reset_job is not None:
+                worker.answer_reset(plan.reset_job)
             worker.start_loads(plan.loads)
             worker.start_store(plan.messages)
             delay.run(self.random.choice(self.pace))
@@ -234,7 +242,7 @@ class EngineModel:
 
     def expected(self, group: BlockGroup, layer: str, request: Request, index: int, rank: int) -> list[int]:
         """What block `index` must hold in one worker."""
-        layer = f"{layer} of {rank}"
+        layer = f"{layer} of {rank} with weights {self.weights}"
         begin, end = index * PAGE, (index + 1) * PAGE
         lengths = [end] if group.coverage.is_exact else list(range(begin + 1, end + 1))
         return [content(layer, request.namespace, request.all_token_ids[:length]) for length in lengths]
@@ -312,6 +320,25 @@ class EngineModel:
         """The request has all its tokens."""
         self.side.end(request.request_id)
         self.release(request)
+
+    def sleep(self, *, weights: int = 0, is_rebuilt: bool = False) -> None:
+        """Sleep and wake up, with other weights or the same. What runs begins anew, and vLLM's cache holds garbage; it is the
+        same memory, or other tensors if it is rebuilt.
+        """
+        while any(request.is_loading or request.request_id in self.prompts for request in self.running):
+            self.step()
+        for request in list(self.running):
+            self.release(request)
+            self.waiting.append(request)
+        self.side.reset()
+        for worker, caches in zip(self.workers, self.caches, strict=True):
+            worker.give_back()
+            for name in caches:
+                caches[name] = torch.full_like(caches[name], GARBAGE) if is_rebuilt else caches[name].fill_(GARBAGE)
+            if is_rebuilt:
+                worker.register(caches, self.block_count)
+            worker.restore()
+        self.weights = weights
 
     def settle(self) -> None:
         """Run until nothing is in flight; then no page is lost, and nothing is locked."""

@@ -1,6 +1,6 @@
 """vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what
-vLLM loads by module path; only that module, `engine_config`, `connector_stats` and `weight_memory` import vllm, and only
-`block_pages`, `weight_memory` and `worker_side` import torch.
+vLLM loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages`,
+`weight_memory` and `worker_side` import torch.
 
 The scheduler side (`SchedulerSide`) owns what is known: a `UnifiedTree` over host pages in a `HostIndex`, the free lists,
 eviction, and the locks on what a load reads. A page of the tree is one vLLM block of every KV cache group, and a group is a

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import vllm
+from vllm.device_allocator import get_mem_allocator_instance
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.distributed.kv_events import MEDIUM_CPU, AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -99,7 +100,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             self._worker = WorkerSide(
                 groups, counts, verify=settings.verify, shard=shard,
                 open_store=None if settings.store is None else self._open_store,
-                weights=weights_digest if self._may_sleep(vllm_config) else lambda: None,
+                weights=partial(weights_digest, get_mem_allocator_instance()) if self._may_sleep(vllm_config) else lambda: None,
             )  # fmt: skip
             return
         events = vllm_config.kv_events_config

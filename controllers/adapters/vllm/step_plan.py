@@ -31,8 +31,8 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One engine step: the saves read blocks that the step completes, the loads write blocks that nothing else uses. The
-    messages are for the workers' stores. `reset_job` asks whether a reset was that of a sleep over which the weights stayed; the
-    job fails if it was not."""
+    messages are for the workers' stores. `reset_job` asks whether a reset was that of a sleep over which the weights stayed;
+    the job fails if it was not."""
 
     saves: tuple[Job, ...] = ()
     loads: tuple[Job, ...] = ()

@@ -6,8 +6,6 @@ all allocations with this tag: whatever changes or replaces a weight in them cha
 Rejected: vLLM's weight version, a name that its user sets after an update. A forgotten call would mean wrong outputs.
 """
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -15,26 +13,18 @@ from hashlib import sha256
 from typing import Any
 
 import torch
-from vllm.device_allocator import get_mem_allocator_instance
 
 CHUNK_WORDS = 1 << 20
 SEED = 0x5EED
 
 
-def weights_digest() -> bytes | None:
-    """The digest of this worker's weights; None where vLLM has no allocator that knows them. Cost: a pass over the weights."""
-    memory = weight_memory()
-    return digest_of(memory) if memory else None
+def weights_digest(allocator: Any) -> bytes | None:
+    """The digest of this worker's weights, of which vLLM's allocator for its sleep mode knows the memory; None if it has none.
 
-
-def weight_memory() -> list[torch.Tensor]:
-    """The memory of the weights in 32-bit words, by address, as views; none where vLLM has no such allocator."""
-    try:
-        allocator: Any = get_mem_allocator_instance()
-    except RuntimeError:
-        return []
+    Cost: a pass over the weights.
+    """
     weights = sorted((pointer, each.handle) for pointer, each in allocator.pointer_to_data.items() if each.tag == "weights")
-    return [_words(pointer, handle[1], handle[0]) for pointer, handle in weights]
+    return digest_of(_words(pointer, handle[1], handle[0]) for pointer, handle in weights) if weights else None
 
 
 def digest_of(memory: Iterable[torch.Tensor]) -> bytes:

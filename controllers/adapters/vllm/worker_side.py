@@ -110,7 +110,7 @@ class WorkerSide:
         self._weights = self._digest()
 
     def give_back(self) -> None:
-        """vLLM goes to sleep, and its KV cache loses its memory. The host pages stay. Idempotent. Waits for the loads that run."""
+        """vLLM goes to sleep, and its KV cache loses its memory. The host pages stay. Idempotent. Waits for loads."""
         self._drain()
         for pages in self._pages.values():
             pages.give_back()

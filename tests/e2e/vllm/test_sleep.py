@@ -1,0 +1,297 @@
+"""Sleep and wake of a real vLLM 0.33, and loads that its scheduler defers.
+
+Run as test_served_models.py. vLLM has no sleep mode on CPU. So its `Worker` puts itself to sleep as on a GPU, over a stand-in for
+the allocator: what sleeps has garbage in its memory, at the same addresses.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import vllm_tiny_models as tiny_models
+from vllm_served_mix import Engine
+
+from unified_tree import Tier
+from unified_tree.controllers.adapters.vllm import weight_memory
+
+vllm = pytest.importorskip("vllm", reason="the engine's python runs these")
+if not hasattr(
+    pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1, "restore_kv_caches"
+):
+    pytest.skip("this vLLM tells no connector that it sleeps", allow_module_level=True)
+SLEEPS = 200
+GARBAGE = 9.0
+
+
+def memory_on_host(pointer: int, size_bytes: int, _: int) -> torch.Tensor:
+    """What `weight_memory` reads of a GPU."""
+    return torch.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=torch.int32)
+
+
+class SleepyMemory:
+    """Stands in for vLLM's allocator, and for the backend of its sleep mode over it."""
+
+    def __init__(self) -> None:
+        self.runner: Any = None
+        self.saved: dict[str, torch.Tensor] = {}
+        self.asleep: set[str] = set()
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the model, by name."""
+        return {name: parameter.data for name, parameter in self.runner.get_model().named_parameters()}
+
+    @property
+    def pointer_to_data(self) -> dict[int, Any]:
+        """The allocator's."""
+        found = self.weights.values() if self.runner is not None else ()
+        return {
+            each.data_ptr(): SimpleNamespace(tag="weights", handle=(0, each.nbytes, each.data_ptr(), 0))
+            for each in found
+            if each.nbytes % 4 == 0
+        }
+
+    def suspend(self, level: int = 1) -> None:
+        """The backend's."""
+        self.saved = {name: each.clone() for name, each in self.weights.items()} if level == 1 else {}
+        self.asleep = {"weights", "kv_cache"}
+        for each in [*self.weights.values(), *kv_caches(self.runner)]:
+            each.fill_(GARBAGE)
+
+    def resume(self, tags: list[str] | None = None) -> None:
+        """The backend's."""
+        woken = self.asleep & set(tags or self.asleep)
+        if "weights" in woken:
+            for name, each in self.saved.items():
+                self.weights[name].copy_(each)
+        self.asleep -= woken
+
+
+def kv_caches(runner: Any) -> list[torch.Tensor]:
+    """vLLM's cache, layer by layer."""
+    return [each for entry in runner.kv_caches for each in (entry if isinstance(entry, list | tuple) else [entry])]
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[SleepyMemory]:
+    """vLLM with a sleep mode on a CPU."""
+    from vllm.platforms import current_platform
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from unified_tree.controllers.adapters.vllm import connector
+
+    memory = SleepyMemory()
+    with (
+        mock.patch.object(type(current_platform), "is_sleep_mode_available", lambda *_: True),
+        mock.patch.object(connector, "get_mem_allocator_instance", lambda: memory),
+        mock.patch.object(weight_memory, "_words", memory_on_host),
+        mock.patch.object(CPUWorker, "sleep", Worker.sleep),
+        mock.patch.object(CPUWorker, "wake_up", Worker.wake_up),
+        mock.patch.object(Worker, "synchronize_device", lambda _: None),
+        mock.patch.object(torch.accelerator, "synchronize", lambda: None),
+        mock.patch.object(torch.accelerator, "get_memory_info", lambda: (1, 1)),
+    ):
+        yield memory
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, memory: SleepyMemory) -> Iterator[Engine]:
+    path: Path = tmp_path_factory.mktemp(request.param)
+    tiny_models.MODELS[request.param](path)
+    settings = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
+    memory.runner = None
+    engine = Engine(request.param, path, settings=settings, enable_sleep_mode=True)
+    worker = engine.core.model_executor.driver_worker.worker
+    memory.runner, worker.sleep_mode_backend = worker.model_runner, memory
+    engine.forget(host=True)
+    engine.add([7] * 40)
+    engine.run()  # so that the connector has the digest of weights that it could not see at the start
+    yield engine
+    engine.core.shutdown()
+
+
+def nothing_leaks(engine: Engine) -> None:
+    """The tree is sound, nothing is in flight, and no page is lost or locked."""
+    side = engine.side
+    assert side.index.tree.check() == []
+    assert side.open_jobs == 0
+    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
+    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
+    assert not any(pool.protected_pages for pool in pools.values())
+
+
+def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """Sleep and wake up, with other weights if any are given. What runs goes on."""
+    engine.llm.llm_engine.engine_core.sleep(level, "keep")
+    assert all(bool((each == GARBAGE).all()) for each in kv_caches(memory.runner))
+    engine.llm.wake_up(tags=["weights"])
+    for name, each in (weights or {}).items():
+        memory.weights[name].copy_(each)
+    engine.llm.wake_up(tags=["kv_cache"])
+
+
+def loads_end(engine: Engine) -> None:
+    """vLLM cannot sleep before."""
+    while any(request.status.name == "WAITING_FOR_REMOTE_KVS" for request in engine.core.scheduler.requests.values()):
+        engine.step()
+
+
+def test_a_prompt_hits_after_a_sleep_as_before(engine: Engine, memory: SleepyMemory) -> None:
+    tokens = [3 + number * 7 % 500 for number in range(4 * engine.page + 5)]
+    before = {name: each.clone() for name, each in memory.weights.items()}
+    after = {name: each + 0.01 for name, each in before.items()}
+    engine.forget(host=True)
+    hits, outputs = [], []
+    for level, weights in ((1, None), (2, before), (1, after), (1, before), (0, None)):
+        name = engine.add(tokens)
+        engine.run()
+        hits.append(engine.hits[name])
+        outputs.append(engine.outputs[name])
+        if level:
+            sleep(engine, memory, level=level, weights=weights)
+    assert hits == [0, 4 * engine.page, 4 * engine.page, 0, 0]
+    assert outputs[0] == outputs[1] == outputs[2] == outputs[4] != outputs[3]
+    nothing_leaks(engine)
+
+
+def test_sleeps_at_random_moments_lose_nothing_and_change_no_output(engine: Engine, memory: SleepyMemory) -> None:
+    pick, page = random.Random(5), engine.page
+    versions = [{name: each.clone() for name, each in memory.weights.items()}]
+    versions.append({name: each + 0.01 for name, each in versions[0].items()})
+    current, past = 0, [[pick.randrange(3, tiny_models.VOCABULARY) for _ in range(3 * page + 7)] for _ in range(2)]
+    asked: dict[str, tuple[tuple[int, ...], set[int]]] = {}
+    engine.forget(host=True)
+    engine.counters()
+    same = 0
+    for _ in range(SLEEPS):
+        head = pick.choice(past)
+        tail = [pick.randrange(3, tiny_models.VOCABULARY) for _ in range(pick.randrange(1, page))]
+        tokens = [*head[: pick.choice([len(head), pick.randrange(len(head) + 1)])], *tail][: 6 * page]
+        name = engine.add(tokens, output_tokens=4)
+        asked[name] = (tuple(tokens), {current})
+        for _ in range(pick.randrange(5)):
+            engine.step()
+        loads_end(engine)
+        changes = pick.random() < 0.1
+        current = (current + changes) % 2
+        same += not changes
+        sleep(engine, memory, level=1, weights=versions[current] if changes else None)
+        for other, (_, seen) in asked.items():
+            if other not in engine.outputs:
+                seen.add(current)
+        if pick.random() < 0.3:
+            engine.run()
+            past = [*past[-3:], tokens + engine.outputs[name]]
+    engine.run()
+    counters = engine.counters()
+    nothing_leaks(engine)
+    alone: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    wrong = compared = 0
+    for version in (0, 1):
+        sleep(engine, memory, weights=versions[version])
+        for name, (tokens, seen) in asked.items():
+            if seen == {version}:
+                if (tokens, version) not in alone:
+                    alone[tokens, version] = engine.alone(list(tokens), output_tokens=4)
+                wrong += engine.outputs[name] != alone[tokens, version]
+                compared += 1
+    print(
+        f"{engine.model}: {SLEEPS} sleeps, {same} with the same weights, {compared} outputs compared, {wrong} wrong, {counters}"
+    )
+    assert wrong == 0
+    assert compared > SLEEPS // 2
+    assert counters["kept_sleeps"] > same // 2
+    assert counters["loaded_tokens"] > 20 * page
+    sleep(engine, memory, weights=versions[0])
+
+
+def test_deferred_loads_end_with_the_right_output(engine: Engine) -> None:
+    """As under vLLM's own sparse host cache: blocks are told a step or more after the promise."""
+    scheduler = engine.core.scheduler
+    prompts = [[3 + number * step % 500 for number in range(3 * engine.page + 5)] for step in (7, 11, 13, 17)]
+    right = [engine.alone(tokens) for tokens in prompts]
+    engine.forget(host=True)
+    for tokens in prompts:
+        engine.add(tokens)
+    engine.run()
+    engine.counters()
+    told: list[int] = []
+    tell = type(scheduler.connector).update_state_after_alloc
+
+    def counted(self: Any, request: Any, blocks: Any, tokens: int) -> None:
+        if tokens:
+            told.append(scheduler.sched_step_seq - promised.pop(request.request_id))
+            if told[-1] and len(told) == 2:
+                engine.side.index.invalidate()
+        tell(self, request, blocks, tokens)
+
+    promised: dict[str, int] = {}
+    match = type(scheduler.connector).get_num_new_matched_tokens
+
+    def matched(self: Any, request: Any, local: int) -> tuple[int | None, bool]:
+        promised[request.request_id] = scheduler.sched_step_seq
+        return match(self, request, local)
+
+    connector = type(scheduler.connector)
+    with (
+        mock.patch.object(connector, "update_state_after_alloc", counted),
+        mock.patch.object(connector, "get_num_new_matched_tokens", matched),
+        mock.patch.multiple(scheduler, defer_block_free=True, defer_async_loads=True),
+    ):
+        engine.forget()
+        engine.add([7] * (3 * engine.page + 1))
+        engine.step()
+        names = [engine.add(tokens) for tokens in prompts]
+        engine.run()
+    assert [engine.outputs[name] for name in names] == right
+    counters = engine.counters()
+    print(f"{engine.model}: steps between promise and blocks {told}, {counters}")
+    assert any(told)
+    nothing_leaks(engine)
+
+
+def test_events_of_the_host_name_the_blocks_that_vllm_names(tmp_path: Path, memory: SleepyMemory) -> None:
+    del memory
+    tiny_models.save_llama(tmp_path)
+    engine = Engine(
+        "llama", tmp_path, settings={"host_gib": 0.05}, kv_events_config={"enable_kv_cache_events": True, "publisher": "null"}
+    )
+    tokens = [3 + number * 7 % 500 for number in range(4 * engine.page + 5)]
+    scheduler = engine.core.scheduler
+    own, host = [], []
+    take, take_host = scheduler.kv_cache_manager.take_events, scheduler.connector.take_events
+    with (
+        mock.patch.object(scheduler.kv_cache_manager, "take_events", lambda: kept(take(), own)),
+        mock.patch.object(scheduler.connector, "take_events", lambda: kept(take_host(), host)),
+    ):
+        engine.add(tokens)
+        engine.run()
+    described = [
+        [
+            (each.block_hashes[place], each.token_ids[place * each.block_size : (place + 1) * each.block_size],
+             each.block_size, each.group_idx, each.kv_cache_spec_kind, each.lookahead_token_ids)
+            for each in events for place in range(len(each.block_hashes))
+        ]
+        for events in (own, host)
+    ]  # fmt: skip
+    assert described[0][: len(described[1])] == described[1]
+    assert len(described[1]) == 4
+    assert {each.medium for each in host} == {"CPU"}
+    engine.core.shutdown()
+
+
+def kept(events: Any, into: list[Any]) -> Any:
+    """Remember events that are taken."""
+    into += [each for each in events or () if type(each).__name__ == "BlockStored"]
+    return events
