@@ -20,7 +20,7 @@ class PageCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Copies of one request, of the same direction, reported as a whole. A load that is lost has blocks and no pages: it fails."""
+    """Copies of one request, of the same direction, reported as a whole. A lost load has blocks and no pages: it fails."""
 
     job_id: int
     request_id: str

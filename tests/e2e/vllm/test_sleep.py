@@ -1,7 +1,7 @@
 """Sleep and wake of a real vLLM 0.33, and loads that its scheduler defers.
 
-Run as test_served_models.py. vLLM has no sleep mode on CPU. So its `Worker` puts itself to sleep as on a GPU, over a stand-in for
-the allocator: what sleeps has garbage in its memory, at the same addresses.
+Run as test_served_models.py. vLLM has no sleep mode on CPU. So its `Worker` puts itself to sleep as on a GPU, over a stand-in
+for the allocator: what sleeps has garbage in its memory, at the same addresses.
 """
 
 # pyright: reportMissingImports=false
@@ -48,18 +48,15 @@ class SleepyMemory:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of the model, by name."""
-        return {name: parameter.data for name, parameter in self.runner.get_model().named_parameters()}
+        """Of the model, by name; without those that vLLM has packed for a CPU, which stay awake."""
+        named = self.runner.get_model().named_parameters()
+        return {name: parameter.data for name, parameter in named if parameter.nbytes}
 
     @property
     def pointer_to_data(self) -> dict[int, Any]:
         """The allocator's."""
         found = self.weights.values() if self.runner is not None else ()
-        return {
-            each.data_ptr(): SimpleNamespace(tag="weights", handle=(0, each.nbytes, each.data_ptr(), 0))
-            for each in found
-            if each.nbytes % 4 == 0
-        }
+        return {each.data_ptr(): SimpleNamespace(tag="weights", handle=(0, each.nbytes, each.data_ptr(), 0)) for each in found}
 
     def suspend(self, level: int = 1) -> None:
         """The backend's."""
@@ -93,14 +90,15 @@ def memory() -> Iterator[SleepyMemory]:
 
     memory = SleepyMemory()
     with (
-        mock.patch.object(type(current_platform), "is_sleep_mode_available", lambda *_: True),
-        mock.patch.object(connector, "get_mem_allocator_instance", lambda: memory),
+        mock.patch.object(type(current_platform), "is_sleep_mode_available", return_value=True),
+        mock.patch.object(connector, "get_mem_allocator_instance", return_value=memory),
         mock.patch.object(weight_memory, "_words", memory_on_host),
         mock.patch.object(CPUWorker, "sleep", Worker.sleep),
         mock.patch.object(CPUWorker, "wake_up", Worker.wake_up),
-        mock.patch.object(Worker, "synchronize_device", lambda _: None),
-        mock.patch.object(torch.accelerator, "synchronize", lambda: None),
-        mock.patch.object(torch.accelerator, "get_memory_info", lambda: (1, 1)),
+        mock.patch.object(CPUWorker, "sleep_mode_backend", memory),
+        mock.patch.object(Worker, "synchronize_device"),
+        mock.patch.object(torch.accelerator, "synchronize"),
+        mock.patch.object(torch.accelerator, "get_memory_info", return_value=(1, 1)),
     ):
         yield memory
 
@@ -112,8 +110,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
     memory.runner = None
     engine = Engine(request.param, path, settings=settings, enable_sleep_mode=True)
-    worker = engine.core.model_executor.driver_worker.worker
-    memory.runner, worker.sleep_mode_backend = worker.model_runner, memory
+    memory.runner = engine.core.model_executor.driver_worker.worker.model_runner
     engine.forget(host=True)
     engine.add([7] * 40)
     engine.run()  # so that the connector has the digest of weights that it could not see at the start
@@ -272,8 +269,8 @@ def test_events_of_the_host_name_the_blocks_that_vllm_names(tmp_path: Path, memo
     own, host = [], []
     take, take_host = scheduler.kv_cache_manager.take_events, scheduler.connector.take_events
     with (
-        mock.patch.object(scheduler.kv_cache_manager, "take_events", lambda: kept(take(), own)),
-        mock.patch.object(scheduler.connector, "take_events", lambda: kept(take_host(), host)),
+        mock.patch.object(scheduler.kv_cache_manager, "take_events", side_effect=lambda: kept(take(), own)),
+        mock.patch.object(scheduler.connector, "take_events", side_effect=lambda: kept(take_host(), host)),
     ):
         engine.add(tokens)
         engine.run()

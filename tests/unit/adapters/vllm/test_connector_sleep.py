@@ -1,4 +1,4 @@
-"""Sleep and wake: the host tier lives on with the same weights, and no wrong page is loaded. Loads whose blocks are told late."""
+"""Sleep and wake: the host tier lives on with the same weights, and no wrong page is loaded. Loads that are told late."""
 
 from __future__ import annotations
 
