@@ -30,7 +30,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 ARGS ?=
 
-.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract lint docs clean
+.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract vllm-contract lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload under recency and the default order: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -68,6 +68,9 @@ engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder o
 
 sglang-contract: $(VENV)/.base  ## what the SGLang backend relies on, against the newest SGLang; SGLANG=… takes a wheel or a folder
 	$(BIN)/python tests/e2e/sglang/contract.py $(or $(SGLANG),--newest)
+
+vllm-contract: $(VENV)/.base  ## what the vLLM connector relies on, against the newest vLLM; VLLM=… takes a wheel or a folder
+	$(BIN)/python tests/e2e/vllm/contract.py $(or $(VLLM),--newest)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ shift
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
-python -m pip install vllm==0.32.0 "$root[vllm,replay]"
+python -m pip install vllm==0.33.0 "$root[vllm,replay]"
 
 exec vllm serve "$model" \
     --enable-prefix-caching \
