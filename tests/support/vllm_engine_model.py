@@ -189,7 +189,7 @@ class EngineModel:
         plan = self.side.plan(scheduled)
         for worker, delay in zip(self.workers, self.delays, strict=True):
             if plan.reset_job is not None:
-                worker.answer_reset(plan.reset_job)
+                worker.answer_reset(plan.reset_job, plan.resets)
             worker.start_loads(plan.loads)
             worker.start_store(plan.messages)
             delay.run(self.random.choice(self.pace))

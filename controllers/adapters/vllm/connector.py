@@ -36,6 +36,7 @@ from unified_tree.controllers.adapters.vllm.connector_stats import ConnectorMetr
 from unified_tree.controllers.adapters.vllm.engine_config import (
     block_groups,
     config_digest,
+    has_weights_on_host,
     is_storable,
     model_name,
     namespace_of,
@@ -208,11 +209,11 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Begin the step's loads, and what the store is asked for."""
         del forward_context, kwargs
-        reset_job = self._plan().reset_job
-        if reset_job is not None:
-            self.worker_side.answer_reset(reset_job)
-        self.worker_side.start_loads(self._plan().loads)
-        self.worker_side.start_store(self._plan().messages)
+        plan = self._plan()
+        if plan.reset_job is not None:
+            self.worker_side.answer_reset(plan.reset_job, plan.resets)
+        self.worker_side.start_loads(plan.loads)
+        self.worker_side.start_store(plan.messages)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing: a request is not scheduled before its load has ended."""
@@ -272,8 +273,9 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     @staticmethod
     def _may_sleep(vllm_config: Any) -> bool:
-        """Whether vLLM has a sleep mode and tells the workers' connectors of it."""
-        return bool(vllm_config.model_config.enable_sleep_mode) and hasattr(KVConnectorBase_V1, "unregister_kv_caches")
+        """Whether vLLM has a sleep mode, tells the workers' connectors of it, and its allocator knows all weights."""
+        is_told = hasattr(KVConnectorBase_V1, "unregister_kv_caches")
+        return is_told and vllm_config.model_config.enable_sleep_mode and not has_weights_on_host(vllm_config)
 
     def _scheduler_store(self, index: HostIndex, workers: int) -> SchedulerStore:
         store, model = self._settings.store, self._vllm_config.model_config

@@ -59,6 +59,12 @@ def refuse_unsupported(vllm_config: Any) -> None:
         raise ConfigurationError(f"UnifiedTreeConnector does not support {'; nor '.join(wrong)}")
 
 
+def has_weights_on_host(vllm_config: Any) -> bool:
+    """Whether some weights stay in host memory."""
+    offload = vllm_config.offload_config
+    return bool(offload.uva.cpu_offload_gb or offload.prefetch.offload_group_size)
+
+
 def namespace_of(request: Any) -> str | None:
     """The namespace of a request's keys: its cache salt and its LoRA, whose name may come to mean another path or, after it was
     unloaded, another id.

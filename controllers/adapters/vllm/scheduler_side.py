@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
@@ -38,16 +38,16 @@ class Load:
 
 @dataclass(slots=True, kw_only=True)
 class Reset:
-    """A reset, of which the workers have not yet said whether vLLM slept, and the weights stayed: then nothing is forgotten.
+    """Resets, of which the workers have not yet said whether vLLM slept, and the weights stayed: then nothing is forgotten.
 
     Attributes:
         job_id: by which they are asked.
-        may_keep: False if everything was forgotten already.
+        count: how many.
         is_asked: whether a plan went to the workers since.
     """
 
     job_id: int
-    may_keep: bool
+    count: int = 1
     is_asked: bool = False
 
 
@@ -196,10 +196,11 @@ class SchedulerSide:
         self._tell_removed()
         if self._inspector is not None:
             self._inspector.step()
-        reset_job = None
-        if self._reset is not None and not self._reset.is_asked:
-            reset_job, self._reset.is_asked = self._reset.job_id, True
-        return StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages, reset_job=reset_job)
+        plan = StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages)
+        if self._reset is None or self._reset.is_asked:
+            return plan
+        self._reset.is_asked = True
+        return replace(plan, reset_job=self._reset.job_id, resets=self._reset.count)
 
     def complete(self, report: StepReport) -> None:
         """Workers have ended jobs. What all of them have ended comes into the tree, or is unlocked."""
@@ -223,8 +224,8 @@ class SchedulerSide:
     def reset(self) -> None:
         """Forget everything. Requests that run are not saved any more; what is in flight is dropped when it ends.
 
-        Where vLLM may be going to sleep, nothing is offered until the workers have said whether it did; everything stays if it
-        did, and the weights are those of before. A second reset before that forgets everything.
+        Where vLLM may be going to sleep, nothing is offered until the workers have said whether it did. Everything stays if
+        each reset was that of a sleep, and the weights are those of before.
         """
         for tracked in self._tracked.values():
             tracked.may_save = False
@@ -232,14 +233,12 @@ class SchedulerSide:
         if not self._asks_after_sleep:
             self._forget()
             return
-        before = self._reset
-        if before is not None and before.may_keep:
-            before.may_keep = False
-            self._forget()
-        if before is None or before.is_asked:
-            self._reset = Reset(job_id=self._next_job, may_keep=before is None)
-            self._jobs[self._next_job] = OpenJob(work=self._reset, waiting_workers=self._workers)
-            self._next_job += 1
+        if self._reset is not None and not self._reset.is_asked:
+            self._reset.count += 1
+            return
+        self._reset = Reset(job_id=self._next_job)
+        self._jobs[self._next_job] = OpenJob(work=self._reset, waiting_workers=self._workers)
+        self._next_job += 1
 
     def close(self) -> None:
         """The engine ends, and its workers have."""
@@ -291,13 +290,12 @@ class SchedulerSide:
         return job
 
     def _answered(self, reset: Reset, *, has_slept: bool) -> None:
-        """All workers have said whether a reset was that of a sleep over which the weights stayed."""
-        if reset is not self._reset:  # a later one is asked about
-            return
-        self._reset = None
-        if reset.may_keep and has_slept:
-            self._count(kept_sleeps=1)
-        elif reset.may_keep:
+        """All workers have said whether resets were those of sleeps over which the weights stayed."""
+        if reset is self._reset:  # and no later one waits for its answer
+            self._reset = None
+        if has_slept:
+            self._count(kept_sleeps=reset.count)
+        else:
             self._forget()
 
     def _forget(self) -> None:

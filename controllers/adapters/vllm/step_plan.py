@@ -31,13 +31,14 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One engine step: the saves read blocks that the step completes, the loads write blocks that nothing else uses. The
-    messages are for the workers' stores. `reset_job` asks whether a reset was that of a sleep over which the weights stayed;
-    the job fails if it was not."""
+    messages are for the workers' stores. `reset_job` asks whether vLLM slept for each of the last `resets` while the weights
+    stayed; the job fails if not."""
 
     saves: tuple[Job, ...] = ()
     loads: tuple[Job, ...] = ()
     messages: tuple[StoreMessage, ...] = ()
     reset_job: int | None = None
+    resets: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,7 +60,8 @@ class WorkerSide:
         self._digest = weights
         self._weights: bytes | None = None
         """The digest under which the host pages were computed."""
-        self._has_slept = False
+        self._sleeps = 0
+        self._is_asleep = False
         self._caches: Mapping[str, torch.Tensor] = {}
         self._block_count = 0
         self._open_loads = 0
@@ -114,21 +115,23 @@ class WorkerSide:
         self._drain()
         for pages in self._pages.values():
             pages.give_back()
-        self._has_slept = True
+        self._sleeps += not self._is_asleep
+        self._is_asleep = True
 
     def restore(self) -> None:
         """vLLM has woken up: its KV cache has memory again, and holds anything. Idempotent."""
         for group in self._groups:
             self._pages[group.index].take(self._views(group))
+        self._is_asleep = False
 
-    def answer_reset(self, job_id: int) -> None:
-        """Report whether the reset that a job asks about was that of a sleep over which the weights stayed.
+    def answer_reset(self, job_id: int, resets: int) -> None:
+        """Report whether the resets that a job asks about were those of sleeps since the last answer, and the weights stayed.
 
         Cost: a pass over the weights.
         """
         weights = self._digest()
-        is_kept = self._has_slept and weights is not None and weights == self._weights
-        self._weights, self._has_slept = weights, False
+        is_kept = self._sleeps == resets and weights is not None and weights == self._weights
+        self._weights, self._sleeps = weights, 0
         with self._lock:
             self._report.add(job_id, failed=not is_kept)
 
