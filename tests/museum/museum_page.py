@@ -37,7 +37,7 @@ developers of vLLM and SGLang published, each as a small scripted workload. The 
 - **SGLang** is what the tree core of SGLang 0.5.23 hits with the same script and pools, called as its scheduler calls it:
   {sglang}.
   It saves a state at the end of each chunk, which this library does not.
-- **vLLM** is what the scheduler and the block manager of vLLM 0.32.0 hit with the same script, without a model:
+- **vLLM** is what the scheduler and the block manager of vLLM 0.33.0 hit with the same script, without a model:
   {vllm}.
   All its kinds live in one pool, here of as many blocks as both pools have. Blocks are as long as the report or a thread
   beside it says, else 528 tokens where states and paths share a pool, else a page.

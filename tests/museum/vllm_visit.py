@@ -51,6 +51,9 @@ EAGLE = SimpleNamespace(
     max_num_new_slots_for_drafting=0,
     use_eagle=lambda: True,
     use_eagle_block_drop=lambda: True,
+    needs_eagle_block_drop=lambda: True,
+    disable_eagle_block_drop=False,
+    disable_lookahead_block_hashes=False,
     use_dspark=lambda: False,
     use_dflash=lambda: False,
     uses_draft_model=lambda: False,
@@ -87,6 +90,8 @@ class Server:
             prefix_cache_retention_interval=config.cache_config.prefix_cache_retention_interval,
         )
         self._scheduler = Scheduler(config, layout, StructuredOutputManager(config), block_size=block)
+        since_0_33 = getattr(config, "num_hash_lookahead_tokens", None)
+        self._lookahead = [] if since_0_33 is None else [since_0_33]
         self._names = count()
 
     def serve(self, prompt: Tokens, output: Tokens) -> int:
@@ -97,7 +102,7 @@ class Server:
             list(prompt),
             SamplingParams(max_tokens=len(output) + 1, ignore_eos=True),
             None,
-            block_hasher=get_request_block_hasher(self._block, sha256),
+            block_hasher=get_request_block_hasher(self._block, sha256, *self._lookahead),
         )
         scheduler.add_request(request)
         cached: int | None = None

@@ -23,6 +23,7 @@ from vllm_served_mix import Engine
 
 from unified_tree import Tier
 from unified_tree.controllers.adapters.vllm import weight_memory
+from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 
 vllm = pytest.importorskip("vllm", reason="the engine's python runs these")
 if not hasattr(
@@ -160,6 +161,25 @@ def test_a_prompt_hits_after_a_sleep_as_before(engine: Engine, memory: SleepyMem
     assert hits == [0, 4 * engine.page, 4 * engine.page, 0, 0]
     assert outputs[0] == outputs[1] == outputs[2] == outputs[4] != outputs[3]
     nothing_leaks(engine)
+
+
+def test_a_worker_that_does_not_compare_the_weights_is_seen(engine: Engine, memory: SleepyMemory) -> None:
+    """The planted defect."""
+
+    def careless(worker: WorkerSide, job_id: int, _: int) -> None:
+        worker._report.add(job_id)
+
+    tokens = [3 + number * 13 % 500 for number in range(4 * engine.page + 5)]
+    before = {name: each.clone() for name, each in memory.weights.items()}
+    engine.add(tokens)
+    engine.run()
+    with mock.patch.object(WorkerSide, "answer_reset", careless):
+        sleep(engine, memory, weights={name: each + 0.01 for name, each in before.items()})
+        name = engine.add(tokens)
+        engine.run()
+    assert engine.hits[name]
+    assert engine.outputs[name] != engine.alone(tokens)
+    sleep(engine, memory, weights=before)
 
 
 def test_sleeps_at_random_moments_lose_nothing_and_change_no_output(engine: Engine, memory: SleepyMemory) -> None:
