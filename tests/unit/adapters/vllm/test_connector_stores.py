@@ -143,6 +143,22 @@ def test_a_reset_leaves_what_was_stored_before_behind(tmp_path: Path) -> None:
         assert ask(engine) == 6 * PAGE  # of what a computed under the old ones
 
 
+def test_a_store_lives_through_sleep_and_new_weights_have_no_part_in_it(tmp_path: Path) -> None:
+    with life("window", store=files(tmp_path), sleeps=True) as engine:
+        assert ask(engine) == 0
+        engine.index_only_forgets()
+        engine.sleep()
+        assert ask(engine, "b") == 6 * PAGE
+        assert engine.side.take_counters()["fetched_tokens"] == 6 * PAGE
+        engine.sleep(weights=1)
+        assert ask(engine, "c") == 0
+        engine.index_only_forgets()
+        assert ask(engine, "d", "other") == 0
+    with life("window", store=files(tmp_path)) as engine:  # with the weights of the beginning
+        assert ask(engine) == 6 * PAGE
+        assert ask(engine, "d", "other") == 0
+
+
 def test_a_store_that_fails_fails_no_request(tmp_path: Path) -> None:
     with life("window", store=files(tmp_path)) as engine:
         ask(engine)
