@@ -30,7 +30,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 ARGS ?=
 
-.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract vllm-contract lint docs clean
+.PHONY: replay test deep bench bench-replay bench-transfers bench-storage engines engines-e2e sglang-contract vllm-contract lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload under recency and the default order: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -50,6 +50,9 @@ deep: $(VENV)/.test  ## the long random runs
 bench: $(VENV)/.test  ## the one table, into benches/results; ENGINE_PYTHON=… measures SGLang in the same run, README=1 renews README's table
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.__main__ import main; sys.exit(main())' \
 	    $(if $(ENGINE_PYTHON),--engine $(ENGINE_PYTHON)) $(if $(README),--readme) $(ARGS)
+
+bench-replay: $(VENV)/.test  ## the replay beside kvcache-simulator, on its own question: ARGS=conversation_trace.jsonl.gz
+	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.simulator_peer import main; sys.exit(main())' $(ARGS)
 
 bench-transfers: $(VENV)/.test  ## bandwidth between device and host pools, against contiguous copies
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.transfers import main; sys.exit(main())' $(ARGS)
