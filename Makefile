@@ -73,7 +73,7 @@ sglang-contract: $(VENV)/.base  ## what the SGLang backend relies on, against th
 	$(BIN)/python tests/e2e/sglang/contract.py $(or $(SGLANG),--newest)
 
 vllm-contract: $(VENV)/.base  ## what the vLLM connector relies on, against the newest vLLM; VLLM=… takes a wheel or a folder
-	$(BIN)/python tests/e2e/vllm/contract.py $(or $(VLLM),--newest)
+	$(BIN)/python tests/e2e/vllm/vllm_contract.py $(or $(VLLM),--newest)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -78,7 +78,7 @@ def our_command(trace: Path, blocks: int) -> list[str]:
     return [
         sys.executable, "-c", "from unified_tree.controllers.cli.cli import main; main()", "replay", str(trace),
         "--model", MODEL, "--page-size", str(BLOCK_TOKENS), "--pages", f"full={blocks + 1}",
-        "--device-gib", repr((blocks + 1) * BLOCK_BYTES / GIB), "--policy", "lru", "--concurrency", "1",
+        "--device-gib", repr((blocks + 1) * BLOCK_BYTES / GIB), "--policy", "lru", "--no-advice", "--concurrency", "1",
         "--chunk-tokens", str(WHOLE_PROMPT),
     ]  # fmt: skip
 

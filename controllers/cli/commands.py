@@ -16,7 +16,7 @@ from unified_tree.controllers.cli.inspect_command import inspect_command
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
 from unified_tree.controllers.cli.record_command import record_command
 from unified_tree.controllers.cli.size_command import learned_split, size_command
-from unified_tree.controllers.workbench.report.answers import answers
+from unified_tree.controllers.workbench.report.answers import Change, answers
 from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
@@ -122,8 +122,10 @@ def replay_command(**given: Any) -> int:
     with progress_bar(what, len(plan.workload.requests) * row_count, then="bounding the best possible") as advance:
         results = run_rows(plan, [*specs, *sweep], jobs, lambda _, count: advance(count))
     changes = Changes(plan, page_counts)
-    with progress_bar("weighing other sizes", changes.pass_count) as advance:
-        modelled = changes.look(jobs, lambda: advance(1))
+    modelled: list[Change] = []
+    if not given["no_advice"]:
+        with progress_bar("weighing other sizes", changes.pass_count) as advance:
+            modelled = changes.look(jobs, lambda: advance(1))
     rows, swept = certified(results[: len(specs)]), certified(results[len(specs) :])
     said = answers(rows, swept, modelled)
     print_answers(console, said)

@@ -112,6 +112,7 @@ GROUPS: dict[str, list[click.Option]] = {
             f"[default: {','.join(COMPARED_POLICIES)}]",
             multiple=True,
         ),
+        _option("--no-advice", None, "Do not estimate what other memory or another split would bring.", is_flag=True),
         _option(
             "--certify",
             None,

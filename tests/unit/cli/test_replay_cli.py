@@ -99,6 +99,12 @@ def test_recency_and_the_default_are_compared_and_bounded(tmp_path: Path) -> Non
     assert exact["optimum_high_tokens"] <= row["optimum_high_tokens"], "to certify never widens the interval"
 
 
+def test_advice_can_be_left_out() -> None:
+    small = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1", "--policy", "lru"]
+    assert "about" in run(*small).stdout.split("\n\n")[0]
+    assert "about" not in run(*small, "--no-advice").stdout.split("\n\n")[0]
+
+
 def test_all_policies_have_a_name(tmp_path: Path) -> None:
     assert list(rows_of(tmp_path / "rows.json", *SMALL[:-1], "--policy", "all")) == list(POLICIES)
 

@@ -12,7 +12,7 @@ import pytest
 
 from unified_tree.controllers.adapters.vllm import TESTED_VERSIONS
 
-SCRIPT = Path(__file__).parents[3] / "e2e" / "vllm" / "contract.py"
+SCRIPT = Path(__file__).parents[3] / "e2e" / "vllm" / "vllm_contract.py"
 
 
 @pytest.fixture

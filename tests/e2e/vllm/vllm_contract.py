@@ -1,6 +1,6 @@
 """Compares what the vLLM connector relies on with the sources of a vLLM, without importing it.
 
-`python tests/e2e/vllm/contract.py SOURCE` reads an installed or unpacked vLLM (the folder that holds `vllm/`) or a wheel;
+`python tests/e2e/vllm/vllm_contract.py SOURCE` reads an installed or unpacked vLLM (the folder that holds `vllm/`) or a wheel;
 `--newest` downloads the newest wheel. It prints what was added, removed and changed since that version in contract.json, or
 since the newest there, and ends with 1 if the connector uses something of it, or if a method is abstract now. `--record` adds
 the version to the file.
