@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,14 @@ def sources(folder: Path, allocator: str) -> str:
     return str(folder)
 
 
-def test_a_name_that_the_backend_begins_to_use_is_no_change(
-    contract: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contract, "RECORD", tmp_path / "contract.json")
+def test_a_name_that_the_backend_begins_to_use_is_no_change(contract: Any, tmp_path: Path) -> None:
     backend = tmp_path / "backend"
     backend.mkdir()
-    monkeypatch.setattr(contract, "BACKEND", backend)
+    interface = replace(contract.INTERFACE, record=tmp_path / "contract.json", adapter=backend)
     (backend / "pools.py").write_text("def free(pool):\n    return pool.available_size()\n")
-    assert contract.main([sources(tmp_path, ALLOCATOR), "--record"]) == 0
+    assert interface.main([sources(tmp_path, ALLOCATOR), "--record"]) == 0
     (backend / "rows.py").write_text("def forget(kept):\n    kept.clear()\n")
-    assert contract.main([sources(tmp_path, ALLOCATOR)]) == 0
+    assert interface.main([sources(tmp_path, ALLOCATOR)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -62,13 +60,10 @@ def test_a_name_that_the_backend_begins_to_use_is_no_change(
         ("    def available", "    @abstractmethod\n    def shrink(self):\n        pass\n\n    def available", 0),
     ],
 )
-def test_a_change_counts_if_the_backend_uses_it(
-    contract: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, code: int
-) -> None:
-    monkeypatch.setattr(contract, "RECORD", tmp_path / "contract.json")
+def test_a_change_counts_if_the_backend_uses_it(contract: Any, tmp_path: Path, old: str, new: str, code: int) -> None:
     backend = tmp_path / "backend"
     backend.mkdir()
-    monkeypatch.setattr(contract, "BACKEND", backend)
+    interface = replace(contract.INTERFACE, record=tmp_path / "contract.json", adapter=backend)
     (backend / "pools.py").write_text("def free(pool):\n    return pool.available_size()\n")
-    assert contract.main([sources(tmp_path, ALLOCATOR), "--record"]) == 0
-    assert contract.main([sources(tmp_path, ALLOCATOR.replace(old, new))]) == code
+    assert interface.main([sources(tmp_path, ALLOCATOR), "--record"]) == 0
+    assert interface.main([sources(tmp_path, ALLOCATOR.replace(old, new))]) == code

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,28 +79,27 @@ def sources(folder: Path, base: str = BASE, events: str = EVENTS) -> Path:
 def test_each_change_is_seen(
     contract: Any,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     old: str,
     new: str,
     line: str,
     code: int,
 ) -> None:
-    monkeypatch.setattr(contract, "RECORD", tmp_path / "contract.json")
-    assert contract.main([str(sources(tmp_path)), "--record"]) == 0
+    interface = replace(contract.INTERFACE, record=tmp_path / "contract.json")
+    assert interface.main([str(sources(tmp_path)), "--record"]) == 0
     changed = BASE.replace(old, new) if old else BASE
     assert (changed == BASE) == (not old)
-    assert contract.main([str(sources(tmp_path, changed))]) == code
+    assert interface.main([str(sources(tmp_path, changed))]) == code
     said = capsys.readouterr().out
     assert line in said
     assert "SGLang 9.9.9 against 9.9.9" in said
 
 
 def test_what_is_set_by_a_constructor_is_compared(contract: Any, tmp_path: Path) -> None:
-    used = contract.names_used(contract.BACKEND)
-    before = contract.read(contract.Source(sources(tmp_path)))
-    after = contract.read(contract.Source(sources(tmp_path, events=EVENTS.replace("self.lora_names", "self.names"))))
-    changes = contract.compare(before, after, used)
+    used = contract.INTERFACE.used()
+    before = contract.INTERFACE.read(sources(tmp_path))
+    after = contract.INTERFACE.read(sources(tmp_path, events=EVENTS.replace("self.lora_names", "self.names")))
+    changes = contract.INTERFACE.compare(before, after, used)
     assert [(c.what, c.owner, c.name, c.matters) for c in changes] == [
         ("removed", "KVCacheEventRecorder", "lora_names", True),
         ("added", "KVCacheEventRecorder", "names", False),
@@ -109,7 +108,7 @@ def test_what_is_set_by_a_constructor_is_compared(contract: Any, tmp_path: Path)
 
 def test_a_folder_without_sglang_is_refused(contract: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        contract.main([str(tmp_path)])
+        contract.INTERFACE.main([str(tmp_path)])
     assert ended.value.code == 2
     assert "there is no sglang/srt/mem_cache/base_prefix_cache.py" in capsys.readouterr().err
 
@@ -117,31 +116,34 @@ def test_a_folder_without_sglang_is_refused(contract: Any, tmp_path: Path, capsy
 def test_the_record_is_of_a_tested_version_and_has_what_the_backend_defines(contract: Any) -> None:
     from unified_tree.controllers.adapters.sglang.plugin import TESTED_VERSIONS
 
-    record = json.loads(contract.RECORD.read_text())
-    assert record["version"] in TESTED_VERSIONS
-    used = contract.names_used(contract.BACKEND)
-    base = record["contract"]["BasePrefixCache"]
+    [(version, record)] = contract.INTERFACE.recorded().items()
+    assert version in TESTED_VERSIONS
+    used = contract.INTERFACE.used()
+    base = record["BasePrefixCache"]
     assert {name for name, text in base.items() if text.startswith("abstract ")} <= used
 
 
 def test_the_record_has_all_that_is_compared(contract: Any) -> None:
-    record = json.loads(contract.RECORD.read_text())["contract"]
-    assert record.keys() == {name for names in contract.CLASSES.values() for name in names} | contract.FUNCTIONS.keys()
-    assert {name for file in contract.FUNCTIONS for name in record[file]} == {
-        name for names in contract.FUNCTIONS.values() for name in names
+    [record] = contract.INTERFACE.recorded().values()
+    assert (
+        record.keys()
+        == {name for names in contract.INTERFACE.classes.values() for name in names} | contract.INTERFACE.functions.keys()
+    )
+    assert {name for file in contract.INTERFACE.functions for name in record[file]} == {
+        name for names in contract.INTERFACE.functions.values() for name in names
     }
 
 
 def test_the_removal_of_any_name_that_the_backend_uses_is_seen(contract: Any) -> None:
-    record, used = json.loads(contract.RECORD.read_text())["contract"], contract.names_used(contract.BACKEND)
+    [record], used = contract.INTERFACE.recorded().values(), contract.INTERFACE.used()
     found = 0
     for owner, members in record.items():
         for name in members:
             less = {**record, owner: {kept: text for kept, text in members.items() if kept != name}}
             other = {**record, owner: {**members, name: "(self, what_it_never_had)"}}
-            matters = name in used or owner in contract.POSITIONAL
+            matters = name in used or owner in contract.INTERFACE.positional
             for after, what in ((less, "removed"), (other, "changed")):
-                told = [(c.what, c.owner, c.name) for c in contract.compare(record, after, used) if c.matters]
+                told = [(c.what, c.owner, c.name) for c in contract.INTERFACE.compare(record, after, used) if c.matters]
                 assert told == ([(what, owner, name)] if matters else [])
             found += matters
     assert found > 100, "of them"

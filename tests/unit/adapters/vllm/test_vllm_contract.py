@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_interface import ABSTRACT
 
 from unified_tree.controllers.adapters.vllm import TESTED_VERSIONS
 
@@ -27,23 +28,25 @@ def contract() -> Any:
 
 
 def test_every_version_that_is_accepted_is_recorded_and_declares_what_the_connector_uses(contract: Any) -> None:
-    recorded = contract.recorded()
+    recorded = contract.INTERFACE.recorded()
     assert tuple(recorded) == TESTED_VERSIONS
-    wanted = {name for names in contract.CLASSES.values() for name in names} | contract.FUNCTIONS.keys()
-    used = contract.names_used(contract.CONNECTOR)
+    wanted = {name for names in contract.INTERFACE.classes.values() for name in names} | contract.INTERFACE.functions.keys()
+    used = contract.INTERFACE.used()
     for version in TESTED_VERSIONS:
         assert recorded[version].keys() == wanted
-        assert not [str(change) for change in contract.compare(recorded["0.32.0"], recorded[version], used) if change.matters]
+        assert not [
+            str(change) for change in contract.INTERFACE.compare(recorded["0.32.0"], recorded[version], used) if change.matters
+        ]
 
 
 def test_a_change_of_what_the_connector_uses_is_told_first_and_matters(contract: Any) -> None:
-    before = contract.recorded()["0.33.0"]
+    before = contract.INTERFACE.recorded()["0.33.0"]
     after = copy.deepcopy(before)
     base = after["KVConnectorBase_V1"]
     del base["restore_kv_caches"]
-    base["new_duty"] = contract.ABSTRACT + "(self)"
+    base["new_duty"] = ABSTRACT + "(self)"
     base["new_offer"] = "(self)"
-    changes = contract.compare(before, after, contract.names_used(contract.CONNECTOR))
+    changes = contract.INTERFACE.compare(before, after, contract.INTERFACE.used())
     assert [(change.what, change.name, change.matters) for change in changes] == [
         ("added", "new_duty", True), ("removed", "restore_kv_caches", True), ("added", "new_offer", False),
     ]  # fmt: skip
@@ -54,7 +57,7 @@ def test_a_folder_is_read_and_compared(contract: Any, tmp_path: Path, capsys: py
     folder.mkdir(parents=True)
     (folder / "base.py").write_text("class KVConnectorBase_V1:\n    def reset_cache(self): ...\n")
     (tmp_path / "vllm-9.9.9.dist-info").mkdir()
-    assert contract.main([str(tmp_path)]) == 1
+    assert contract.INTERFACE.main([str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "! removed: KVConnectorBase_V1.shutdown" in told
     assert "vLLM 9.9.9 against 0.33.0" in told
