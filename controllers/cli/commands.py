@@ -16,7 +16,7 @@ from unified_tree.controllers.cli.inspect_command import inspect_command
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
 from unified_tree.controllers.cli.record_command import record_command
 from unified_tree.controllers.cli.size_command import learned_split, size_command
-from unified_tree.controllers.workbench.report.answers import Change, answers
+from unified_tree.controllers.workbench.report.answers import answers, leaves_room, overload
 from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
@@ -37,6 +37,10 @@ BUILD = "compiled" if is_compiled else f"interpreted: {why_interpreted()}".remov
 WRONG_BYTES = 1
 BAD_INPUT = 2
 LONGEST_MESSAGE = 2000
+LENGTHS_ONLY = (
+    "The trace holds lengths alone, and not which prompts begin alike: the tables say what its requests take, and nothing on "
+    "what a cache would bring."
+)
 
 
 class OneLineErrors(click.Group):
@@ -121,13 +125,13 @@ def replay_command(**given: Any) -> int:
     what = f"replaying {len(plan.workload.requests):,} requests, {row_count} times"
     with progress_bar(what, len(plan.workload.requests) * row_count, then="bounding the best possible") as advance:
         results = run_rows(plan, [*specs, *sweep], jobs, lambda _, count: advance(count))
-    changes = Changes(plan, page_counts)
-    modelled: list[Change] = []
-    if not given["no_advice"]:
-        with progress_bar("weighing other sizes", changes.pass_count) as advance:
-            modelled = changes.look(jobs, lambda: advance(1))
     rows, swept = certified(results[: len(specs)]), certified(results[len(specs) :])
-    said = answers(rows, swept, modelled)
+    changes, modelled = Changes(plan, page_counts), []
+    if plan.workload.tells_sharing and leaves_room(rows[0]) and not given["no_advice"]:
+        with progress_bar("weighing other sizes", changes.pass_count, then="weighing larger sizes") as advance:
+            modelled = changes.look(jobs, lambda: advance(1))
+    said = answers(rows, swept, modelled) if plan.workload.tells_sharing else [LENGTHS_ONLY]
+    said += filter(None, [overload(plan, rows[0])])
     print_answers(console, said)
     print_header(console, plan, page_counts)
     print_rows(console, plan, rows)

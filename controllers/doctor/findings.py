@@ -228,7 +228,8 @@ def _more(figures: Figures, pool: PoolFigures, tokens: int, short_by: Sequence[t
         if (2 * kept >= tokens and not sizes) or (kept == tokens and sizes and short_by[-1][0] == pages):
             size = f"{pages:,} pages more"
             if pool.page_bytes:
-                size += f" ({pages * pool.page_bytes / GIB:.3g} GiB)"
+                gib = pages * pool.page_bytes / GIB
+                size += f" ({gib:,.3g} GiB)" if gib < 1000 else f" ({gib:,.0f} GiB)"
             sizes.append(f"{size}, at most, for {100 * kept / max(1, figures.prompt_tokens):.1f} points of hits")
     if sizes:
         to = f"Give the {pool.tier}'s pools memory for" if pool.is_shared else "Give it"

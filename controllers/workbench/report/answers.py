@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.doctor import findings
 from unified_tree.controllers.workbench.report.columns import GIB, PERCENT, best_possible, miss_rates, share, short_count
 from unified_tree.controllers.workbench.report.row_tables import REFERENCES
 from unified_tree.controllers.workbench.runs.plan import SHARED
@@ -13,10 +12,13 @@ from unified_tree.controllers.workbench.runs.plan import SHARED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.runs.row_result import RowResult
 
 LEAST_GAIN = 0.005
 """A change that brings less of the prompts is not worth a word."""
+OVERLOADED = 1.5
+"""So many times as long as the requests came a replay takes that is worth a word."""
 NEW = ("never seen", "diverged")
 """Causes that nothing changes: such tokens were in no earlier prompt."""
 
@@ -29,11 +31,13 @@ class Change:
         what: the end of a sentence that begins with the gain.
         gain: hit tokens more as a share of the prompts.
         is_modelled: whether a model says so, and no replay.
+        tier: of which there is more; empty for another change.
     """
 
     what: str
     gain: float
     is_modelled: bool = False
+    tier: str = ""
 
     def __str__(self) -> str:
         return f"{'about ' if self.is_modelled else ''}{100 * self.gain:.1f} points by {self.what}"
@@ -49,6 +53,22 @@ def answers(rows: Sequence[RowResult], sweep: Sequence[RowResult] = (), modelled
     """
     compared = [row for row in rows if not row.is_path_only and row.policy.removeprefix(SHARED) not in REFERENCES]
     return [_hits(compared), _possible(compared[0]), _advice(compared, [*_by_rows(compared, sweep), *modelled])]
+
+
+def leaves_room(row: RowResult) -> bool:
+    """Whether any change could bring enough to be worth a word."""
+    return share(row, row.ceiling_tokens) - row.hit_rate >= LEAST_GAIN
+
+
+def overload(plan: Plan, row: RowResult) -> str:
+    """A sentence, where requests came so fast that most of the replay was a queue; empty where they did not."""
+    span_s = plan.workload.requests[-1].arrival_s * plan.settings.time_scale
+    if plan.workload.parallel is not None or not 0 < OVERLOADED * span_s < row.virtual_s:
+        return ""
+    return (
+        f"The simulated server is overloaded: the requests came within {span_s:,.0f} s and were served within "
+        f"{row.virtual_s:,.0f} s, so the gaps between uses are longer here (--step-ms, --chunk-tokens, --concurrency)."
+    )
 
 
 def _hits(rows: Sequence[RowResult]) -> str:
@@ -72,9 +92,11 @@ def _possible(row: RowResult) -> str:
         return (
             f"The ceiling, what any cache could hit, is {ceiling} %; nothing bounds the best possible of a store or a linker."
         )
+    low, high = interval.split(" to ")
+    where = f"is {low}" if low == high else f"lies between {low} and {high}"
     return (
-        f"The best possible with this memory lies between {interval.replace(' to ', ' and ')} %; the ceiling, a cache without "
-        f"end{' for the requests that were served' if row.rejected else ''}, is {ceiling} %."
+        f"The best possible with this memory {where} %; the ceiling, a cache without end"
+        f"{' for the requests that were served' if row.rejected else ''}, is {ceiling} %."
     )
 
 
@@ -104,14 +126,14 @@ def more_device(device_bytes: int, times: float = MORE) -> str:
 
 def _advice(rows: Sequence[RowResult], changes: Sequence[Change]) -> str:
     first = rows[0]
-    worth: dict[str, Change] = {}
+    tried: dict[str, Change] = {}
     for change in changes:
-        if change.gain >= LEAST_GAIN:
-            worth.setdefault(change.what, change)
+        tried.setdefault(change.what, change)
+    worth = [change for change in tried.values() if change.gain >= LEAST_GAIN]
     if worth:
-        best = sorted(worth.values(), key=lambda change: -change.gain)
-        return f"More hits: {'; '.join(map(str, best))}."
+        return f"More hits: {'; '.join(map(str, sorted(worth, key=lambda change: -change.gain)))}."
+    if not leaves_room(first):
+        return "Nothing to change: the hits are within half a point of the ceiling."
     new = sum(rate for cause, rate in miss_rates(first).items() if cause in NEW)
-    words = f"No policy or size looked at brings half a point; {PERCENT(new)} % of the tokens were in no earlier prompt."
-    found = [each for each in findings(first.figures, 1) if not each.is_normal]
-    return f"{words} The largest loss: {found[0].what} {found[0].advice}" if found else words
+    which = f"None of these brings half a point: {'; '.join(tried)}." if tried else "No other size was looked at."
+    return f"{which} {PERCENT(new)} % of the tokens were in no earlier prompt (never seen, or diverged)."

@@ -177,7 +177,7 @@ def ages(stats: PoolAgeStats) -> Chart | None:
     if not used.size:
         return None
     first, last = int(used[0]), int(used[-1]) + 1
-    with _Canvas("seconds since the last use, below", "% of each") as canvas:
+    with _Canvas("seconds, below", "% of each") as canvas:
         at = np.arange(last - first)
         for each, colour, side in zip(counts, (HIT, EVICTED), (-0.2, 0.2), strict=True):
             if each.sum():
@@ -186,7 +186,10 @@ def ages(stats: PoolAgeStats) -> Chart | None:
         canvas.axes.set_xticks(at[::every], [_seconds(first + i) for i in at[::every]])
         canvas.axes.grid(visible=False, axis="x")
     hit, gone = (int(each.sum()) for each in counts)
-    return Chart(svg=canvas.svg, legend=((f"{hit:,} hits: the gap before", HIT), (f"{gone:,} evictions: idle before", EVICTED)))
+    return Chart(
+        svg=canvas.svg,
+        legend=((f"{hit:,} hits, by the time since the use before", HIT), (f"{gone:,} evictions, by the time unused", EVICTED)),
+    )
 
 
 def _seconds(bucket: int) -> str:

@@ -13,7 +13,7 @@ from unified_tree.controllers.workbench.optimum.descent import QUICK_STAGES, STA
 from unified_tree.controllers.workbench.optimum.idle import ALL_TOKENS, Asked, Idle
 from unified_tree.controllers.workbench.optimum.paths import most_path_hits
 from unified_tree.controllers.workbench.optimum.prices import Prices
-from unified_tree.controllers.workbench.runs.plan import PATH_ONLY, SHARED, RowKind
+from unified_tree.controllers.workbench.runs.plan import PATH_ONLY, SHARED
 from unified_tree.controllers.workbench.runs.resumptions import Resumptions
 from unified_tree.controllers.workbench.runs.row_counters import ALL_POOLS
 from unified_tree.controllers.workbench.traces.workload import expand_runs
@@ -133,8 +133,6 @@ def certified(rows: Sequence[RowResult]) -> list[RowResult]:
 
 def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> RowResult:
     highest = [same.optimum_high_tokens for same in alike if same.optimum_high_tokens is not None]
-    if row.has_paths_alone and row.policy != RowKind.UNBOUNDED.value:
-        twin = row
     return replace(
         row,
         optimum_low_tokens=max(same.hit_tokens for same in alike) if len(highest) == len(alike) else None,

@@ -123,7 +123,6 @@ def _replay(
         result = RowResult(
             policy=spec.label,
             is_path_only=spec.is_path_only,
-            has_paths_alone=all(component.coverage.is_path for component in plan.composition.components),
             capacity=spec.capacity,
             device_bytes=plan.device_bytes,
             served=served,

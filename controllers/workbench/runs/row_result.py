@@ -78,7 +78,6 @@ class RowResult:
         policy: the row's name: an eviction policy, `unbounded` or `clairvoyant`; of the path-only twin of one `path-only ` and
             that name; of one whose pools share memory `shared ` and that name.
         is_path_only: whether it is such a twin, in which windows and states never limit a hit and take no room.
-        has_paths_alone: whether the model has neither windows nor states.
         capacity: device budget as a multiple of the one asked for, which is `device_bytes`.
         served: the requests that were not rejected, in arrival order, an array of REQUEST.
         turned_away: the rejected ones, of which only `prompt_tokens` counts, and as `admitted_s` when they were rejected.
@@ -103,7 +102,6 @@ class RowResult:
 
     policy: str
     is_path_only: bool
-    has_paths_alone: bool
     capacity: float
     device_bytes: int
     served: Requests

@@ -81,7 +81,7 @@ def _format(
             for i, (time_s, prompt_tokens, output_tokens) in enumerate(lengths)
         )
         when = clock.note(f"as {name} have it") if clock.was_read else "it has no clock: the requests of a run come all at once"
-        return Workload(name=file, requests=requests, block_count=0, notes=(NO_SHARING, when))
+        return Workload(name=file, requests=requests, block_count=0, notes=(NO_SHARING, when), tells_sharing=False)
 
     return TraceFormat(name=name, fields=fields, clock=f"{time}, {unit}", matches=matches, read=read)
 

@@ -92,6 +92,7 @@ class Workload:
         block_count: all block ids are below it.
         parallel: requests out at the same time in a closed loop; None where they arrive at their times.
         notes: what the reader had to decide or leave out, one line each.
+        tells_sharing: whether it says which prompts begin alike; False for lengths alone, of which no hit can be told.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Workload:
     block_count: int
     notes: tuple[str, ...] = ()
     parallel: int | None = None
+    tells_sharing: bool = True
 
     @property
     def prompt_tokens(self) -> int:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from replay_plans import small_plan, small_report
 from replay_rows import page_counts, row_of
 
-from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, Change, answers
+from unified_tree.components import composition_for
+from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, Change, answers, leaves_room, overload
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.runs.plan import Plan
 from unified_tree.controllers.workbench.runs.row_result import RowResult
+from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.sizing.changes import Changes
+from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order
 
 
 def percents(text: str) -> list[float]:
@@ -82,6 +88,45 @@ def test_where_nothing_helps_it_says_what_was_new() -> None:
     advice = answers([first])[2]
     new = first.miss_tokens["never_seen"] + first.miss_tokens["diverged"]
     assert f"{share(first, new):.2f} % of the tokens were in no earlier prompt" in advice
+    assert "No other size was looked at" in advice
+    tried = answers([first], (), [Change(what="a", gain=0.001), Change(what="b", gain=-0.1)])[2]
+    assert tried.startswith("None of these brings half a point: a; b. ")
+
+
+def test_where_the_ceiling_is_near_there_is_nothing_to_change() -> None:
+    first = small_report().rows[0]
+    first = replace(first, ceiling_tokens=first.hit_tokens)
+    assert not leaves_room(first)
+    assert answers([first])[2].startswith("Nothing to change")
+
+
+def test_an_interval_of_one_figure_is_one_figure() -> None:
+    first = small_report().rows[0]
+    exact = replace(first, optimum_low_tokens=first.hit_tokens, optimum_high_tokens=first.hit_tokens)
+    assert f"memory is {100 * first.hit_rate:.2f} %" in answers([exact])[1]
+
+
+def test_a_replay_that_is_a_queue_says_so() -> None:
+    plan, first = small_plan(), small_report().rows[0]
+    span_s = plan.workload.requests[-1].arrival_s
+    assert overload(plan, replace(first, virtual_s=1.1 * span_s)) == ""
+    assert "overloaded" in overload(plan, replace(first, virtual_s=3.0 * span_s))
+
+
+def test_larger_memory_is_looked_at_where_the_first_sizes_bring_nothing() -> None:
+    """Prompts that each come again after many others: only what holds nearly all of them hits."""
+    prompts = [Request(index=0, arrival_s=0.1 * i, runs=np.array([100 * (i % 60), 100]), block_tokens=16, prompt_tokens=1600,
+        output_tokens=1) for i in range(240)]  # fmt: skip
+    workload = Workload(name="a round", requests=in_arrival_order(prompts), block_count=6000)
+    composition = composition_for("llama-3.1-8b", page_size=16)
+    path_bytes = 100 * composition.components[0].page_bytes
+    plan = Plan(workload=workload, composition=composition, device_bytes=4 * path_bytes, settings=ServerSettings(concurrency=1))
+    counts = split_for_server(composition, plan.device_bytes, plan.settings)
+    found = {change.what: change for change in Changes(plan, counts).look(1, lambda: None)}
+    gains = [change.gain for change in found.values()]
+    assert gains[0] < LEAST_GAIN, "twice the device"
+    assert max(gains) > 0.5, "a host tier that holds all"
+    assert [change.tier for change in found.values() if change.gain > 0.5] == ["host"]
 
 
 def test_the_model_of_more_memory_is_close_to_its_replay() -> None:
