@@ -76,7 +76,7 @@ def replayed(cell: Cell, traces: Path) -> dict[str, Any]:
 
 
 def gap_closed(row: Mapping[str, Any]) -> float | None:
-    """What share of the way from `cost` to the middle of the interval `density` goes; None where that is no way to speak of."""
+    """The gain of `density` over `cost` as a share of the gap to the middle of the interval; None for nearly no gap."""
     way = sum(row["optimum"]) / 2 - row["hit_rate"]["cost"]
     return (row["hit_rate"]["density"] - row["hit_rate"]["cost"]) / way if way > WAY else None
 
@@ -95,7 +95,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the rows say, a sentence or two each; no old figure is compared."""
+    """Sentences that compare `density` with each other policy; old figures are left out."""
     found = []
     for other in ("lru", "cost"):
         known = [row for row in rows if {"density", other} <= set(row.get("commits", ()))]

@@ -1,7 +1,7 @@
 """Reads a `config.json` field by field; a field with an invalid value raises an error that names it.
 
-The reader knows which fields were asked for. What is left at the end and could change what is cached, by its name, is an error,
-too: see `unread`.
+The reader records the fields that were asked for. A field that was not asked for, and whose name says that it may change what
+is cached, is an error, too: see `unread`.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class ConfigFields:
         self.notes: list[str] = []
 
     def overlaid(self, values: Mapping[str, Any]) -> ConfigFields:
-        """The same fields with `values` in front. What is asked of either is asked of both."""
+        """The same fields with `values` in front. Both share the record of the fields that were asked for."""
         over = ConfigFields({**self._values, **values}, self.model_type, inside=self._inside)
         over._asked, over._nested, over.notes = self._asked, self._nested, self.notes
         return over
@@ -307,7 +307,7 @@ class ConfigFields:
         self._asked.update(names)
 
     def nested(self, name: str) -> ConfigFields | None:
-        """The fields of an object inside; None where it is missing. What of it is left unread is told like the rest."""
+        """The fields of an object inside; None where it is missing. `unread` covers these fields, too."""
         value = self.get(name)
         if value is None:
             return None

@@ -19,7 +19,7 @@ NOT_SAID = ("NONE", "AUTO", "")
 
 @dataclass(frozen=True, slots=True)
 class FileDtypes:
-    """What a file says.
+    """The dtypes that a file states.
 
     Attributes:
         model: of the model; bf16 where the file does not say or says fp32, which engines cast down.

@@ -1,6 +1,6 @@
 """A composition from a Hugging Face `config.json`.
 
-What a layer keeps was read from the configuration, modeling and cache code of `transformers` 5.23. Errors name a field that is
+The source is the configuration, modeling and cache code of `transformers` 5.23. Errors name a field that is
 missing or invalid, an unknown kind of layer, and a field that may change what is cached and is not understood.
 """
 

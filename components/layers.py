@@ -174,8 +174,8 @@ Group: TypeAlias = list[tuple[int, AttentionLayer]]
 
 
 def _groups(model_type: str, base: str, layers: Group) -> dict[str, Group]:
-    """Layers of one coverage by what they keep, the first group under the name `base`; layers that read the KV of others are
-    counted with the first."""
+    """Layers of one coverage, grouped by their pages' format; the first group has the name `base`. A layer that reads the KV
+    of another layer counts with the first group."""
     found: dict[tuple[object, int], Group] = {}
     for layer_id, layer in layers:
         if layer.parts:
@@ -190,7 +190,7 @@ def _groups(model_type: str, base: str, layers: Group) -> dict[str, Group]:
 
 
 def _attention_costs(component: str, group: Group) -> list[AttentionCost]:
-    """What the scores of a group cost, by how many entries a query sees."""
+    """The FLOPs of a group's scores, by how many entries a query sees."""
     found: dict[int | None, float] = {}
     for _, layer in group:
         limit = layer.max_entries
@@ -249,7 +249,7 @@ def _draft_model(serving: Serving, one_layer: Sequence[Numbered], layer_count: i
 
 
 def _format(component: str, layers: Sequence[tuple[int, Layer]], slots: int, serving: Serving) -> PageFormat:
-    """What a page of these layers holds; all of them that keep anything keep the same."""
+    """The parts of a page of these layers; all layers that keep anything keep the same."""
     keeping = [(layer_id, layer) for layer_id, layer in layers if layer.parts]
     parts, shards = keeping[0][1].parts, keeping[0][1].shards
     for layer_id, layer in keeping:

@@ -1,4 +1,4 @@
-"""Which kind each layer is: from a list in the file, or by the rule with which a family's class fills in a missing list."""
+"""The kind of each layer: from a list in the file, or by the rule with which a family's class fills in a missing list."""
 
 from __future__ import annotations
 

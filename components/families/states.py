@@ -1,4 +1,4 @@
-"""What recurrent layers keep, read from the fields that families spell it with.
+"""The states of recurrent layers, from the fields in which families state them.
 
 Recurrent states are fp32 unless the file or the caller says otherwise: that is what the scan kernels return. The columns of a
 convolution are the past inputs that the next token needs, one fewer than its kernel.

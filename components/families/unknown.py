@@ -48,7 +48,7 @@ def read_unknown(fields: ConfigFields, serving: Serving) -> Composition:
 
 
 def _state(fields: ConfigFields) -> Any:
-    """What its recurrent layers keep, where the fields are those of one known kind only."""
+    """The function that reads the model's recurrent states, where the fields are those of one known kind only."""
     found = []
     if fields.get("linear_num_value_heads") is not None:
         found.append(states.gated_delta_net)

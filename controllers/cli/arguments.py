@@ -258,7 +258,7 @@ class Arguments:
         return os.path.getsize(path) if path is not None and os.path.isfile(path) and not self._given["requests"] else None
 
     def workload(self, progress: Callable[[int], None] | None = None) -> Workload:
-        """What to replay: the trace named, or a built-in workload; `progress` as of `read_trace`."""
+        """The workload to replay: the trace named, or a built-in one; `progress` as of `read_trace`."""
         given = self._given
         counts = {name: given[name] for name in MULTITURN_COUNTS if given[name] is not None}
         if self._is_multiturn:

@@ -77,7 +77,7 @@ Without a trace a built-in workload of agents is replayed; record makes a trace.
 Also: models, columns (what a report's figures mean), doctor and inspect (a
 running cache), and sglang-check. Each command takes --help.
 """
-"""What the command without a word says."""
+"""The text of the command without arguments."""
 
 
 @click.group(cls=OneLineErrors, invoke_without_command=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "gpt-oss-20b"
 DEFAULT_DEVICE_GIB = 8.0
 COMPARED_POLICIES = ("lru", "density")
-"""What is replayed unless policies are named: recency, and the library's default."""
+"""The policies that are replayed unless some are named: recency, and the library's default."""
 ALL_POLICIES = "all"
 """In place of policies."""
 LEARNED = "learned"

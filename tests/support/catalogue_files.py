@@ -10,7 +10,7 @@ MLA_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_si
 NOT_READ = {
     "deepseek-v4.1-flash": "layers that share compressed KV of 2:1 and 1:1: the carry-over between entries is not known"
 }
-"""What is refused, and why."""
+"""The models that are refused, and why."""
 
 
 def file_of(model: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """What of an engine is compared.
+    """The part of an engine that is compared.
 
     Attributes:
         engine, package: its name in messages, and that of its package.
@@ -104,7 +104,7 @@ class Interface:
     positional: frozenset[str] = frozenset()
 
     def read(self, path: Path) -> Declared:
-        """What an engine declares of all that is compared, whether the adapter uses it or not: so a name that the adapter
+        """The declarations of all that is compared, whether the adapter uses it or not: so a name that the adapter
         begins to use is no change of the engine's.
         """
         source = Source(path, self.package)

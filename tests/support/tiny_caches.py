@@ -1,4 +1,4 @@
-"""What the cache of `transformers` holds after a prompt, of tiny random models, and what a composition says that it holds."""
+"""Caches of tiny random `transformers` models after a prompt, beside the sizes that a composition states."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What is asked for."""
+    """The kinds of requests that are recorded."""
 
     CHAT = "/chat/completions"
     COMPLETION = "/completions"
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 def kind_of(method: str, path: str) -> Kind | None:
-    """What a request asks for, by its path without the query; None for what is not recorded."""
+    """The kind of a request, by its path without the query; None for a path that is not recorded."""
     if method != "POST":
         return None
     return next((kind for kind in Kind if path.rstrip("/").endswith(kind.value)), None)
@@ -56,7 +56,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Answered:
-    """What an answer says of one prompt."""
+    """The answer to one prompt."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -67,7 +67,7 @@ class Answered:
 
 
 def namespace_of(extra_key: Any = None, cache_salt: Any = None, adapter: Any = None) -> str:
-    """What keeps equal prompts apart, as one name.
+    """The namespace that keeps equal prompts apart, as one name.
 
     >>> namespace_of(), namespace_of(cache_salt="a"), namespace_of(adapter="b")
     ('', "(None, 'a')", "(None, None, 'b')")
@@ -184,7 +184,7 @@ def prompts_in(asked: Any) -> list[str | list[int]]:
 
 
 def read_answers(exchange: Exchange) -> dict[int, Answered]:
-    """What an answer says, by the prompt's place; of an answer that is none, nothing. Cost: parsing it."""
+    """The answers, by the prompt's place; empty for a body that is no answer. Cost: parsing it."""
     found: dict[int, Answered] = {}
     for at, message in _messages(exchange):
         if exchange.kind is Kind.GENERATE:

@@ -128,7 +128,7 @@ def chat_ml(given: Mapping[str, Any]) -> str:
 
 
 def template(text: str, special: Mapping[str, str | None]) -> Callable[[Mapping[str, Any]], str]:
-    """What renders conversations by a Jinja template, in a sandbox.
+    """Renders conversations by a Jinja template, in a sandbox.
 
     Args:
         special: the texts of special tokens, by the names that templates use.

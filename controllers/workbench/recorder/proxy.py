@@ -46,7 +46,7 @@ OF_A_CONNECTION = {
 }
 ADDED_TO_REQUESTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 ADDED_TO_ANSWERS = ("Content-Type", "Date", "Server")
-"""What aiohttp adds where it is missing."""
+"""Headers that aiohttp adds where they are missing."""
 SHUTDOWN_S = 5.0
 QUIET = logging.getLogger("unified_tree.recorder.http")
 """aiohttp logs what it cannot parse, with the bytes: a prompt, say."""
@@ -71,7 +71,7 @@ class Kept:
 
 
 class Note:
-    """What is noted of one request. It gives up beyond its bounds, and forgets what it has then.
+    """Notes of one request. Beyond its bounds it gives up, and forgets what it has then.
 
     Args:
         kept: the bounds.

@@ -29,7 +29,7 @@ UNREADABLE: Final = "unreadable"
 CLOSED: Final = "came after the end"
 DEFAULT_QUEUE_BYTES = 64 << 20
 ENTRY_BYTES = 512
-"""What an entry of the queue takes beside its contents."""
+"""Bytes that an entry of the queue takes beside its contents."""
 
 
 class UnrecordedError(Exception):

@@ -58,7 +58,7 @@ LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 @dataclass(slots=True)
 class Logged:
-    """What is known of a request so far.
+    """The known facts of a request so far.
 
     Attributes:
         is_cut: whether the log has left out some of the prompt.

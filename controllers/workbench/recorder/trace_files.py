@@ -27,7 +27,7 @@ DEFAULT_TOTAL_BYTES = 1024 * MIB
 
 
 class FileSystem(Protocol):
-    """What is asked of a disk. Each call may raise OSError."""
+    """The calls that are made of a disk. Each may raise OSError."""
 
     def create(self, path: Path) -> int:
         """Open a new file for writing; its descriptor."""

@@ -1,4 +1,4 @@
-"""What a report says first: what hits, what could hit, and what to change."""
+"""The first sentences of a report: what hits, what could hit, and what to change."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _possible(row: RowResult) -> str:
 
 
 def _by_rows(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> list[Change]:
-    """What other rows show: another policy, shared memory, another size."""
+    """The changes that other rows show: another policy, shared memory, another size."""
     first, best = rows[0], max(rows, key=lambda row: row.hit_rate)
     changes = []
     if best is not first:

@@ -135,7 +135,7 @@ def hits_over_time(rows: Sequence[RowResult]) -> Chart:
 
 
 def causes_over_time(row: RowResult) -> Chart:
-    """What became of a row's prompt tokens: hit, or missed for which cause."""
+    """A row's prompt tokens over time: hits, and misses by cause."""
     misses = row.served["miss_tokens"]
     causes = [cause for cause in MissCause if misses[:, cause].any()]
     hours, prompts, parts = _binned(row, row.served["hit_tokens"], *(misses[:, cause] for cause in causes))
@@ -200,7 +200,7 @@ def _seconds(bucket: int) -> str:
 
 
 def _unit_s(row: RowResult) -> tuple[float, str]:
-    """What time is shown in: seconds, and its name."""
+    """The unit that time is shown in: its seconds, and its name."""
     for unit_s, name in ((3600.0, "hours"), (60.0, "minutes")):
         if row.virtual_s > 2 * unit_s:
             return unit_s, name

@@ -49,7 +49,7 @@ td.reference { color: var(--dim); }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContent:
-    """What a page tells.
+    """The contents of a page.
 
     Attributes:
         plan: what was replayed.

@@ -39,7 +39,7 @@ def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
-    """What a plan replays on what, as names with what is said of them; notes have an empty name."""
+    """The facts of a plan, as names and texts; notes have an empty name."""
     workload, composition, settings = plan.workload, plan.composition, plan.settings
     found = [
         (workload.name, f"{len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens"),
@@ -81,7 +81,7 @@ def _print_about(console: Console, name: str, what: str, style: str = "bold") ->
 
 
 def print_answers(console: Console, answers: Sequence[str]) -> None:
-    """What a reader came for, before all tables: a paragraph a sentence."""
+    """Print the answers before all tables, a paragraph a sentence."""
     for answer in answers:
         console.print(Text(answer, "bold"))
     console.print()

@@ -129,7 +129,7 @@ class RowCounters:
             latest[1] = max(latest[1], held)
 
     def _held(self) -> dict[str, int]:
-        """What running requests use now, as `held`."""
+        """The pages that running requests use now, as `held`."""
         held = self._pools.held_pages()
         if self._page_blocks is None:
             return held

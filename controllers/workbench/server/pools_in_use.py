@@ -32,7 +32,7 @@ class PoolsInUse:
         return {name: allocator.used_pages for name, allocator in self._host.items()}
 
     def held_pages(self) -> dict[str, int]:
-        """What running requests use of the device: pages of their own, and those of the tree that they lock."""
+        """Device pages that running requests use: their own, and those of the tree that they lock."""
         return {
             name: allocator.used_pages - pool.used_pages + pool.protected_pages
             for name, (allocator, pool) in self._device.items()

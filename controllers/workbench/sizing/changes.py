@@ -1,4 +1,4 @@
-"""What a change of memory would bring, by the model of a cache: for a report that has replayed one size alone."""
+"""The gain of a change of memory, by the model of a cache: for a report that has replayed one size alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Changes:
         return PATH_SHARES if self._needs.is_gated else (1.0,)
 
     def look(self, jobs: int, progress: Callable[[], None]) -> list[Change]:
-        """What more memory and another split would bring under `lru`, little as that may be. Where no memory of the first sizes
+        """The gains of more memory and of another split under `lru`, however small. Where no memory of the first sizes
         brings enough, larger ones are looked at, and the smallest of each tier that does is added, or else the largest.
 
         Cost: up to nine passes of about a tenth of a replay; `progress` is called after each.

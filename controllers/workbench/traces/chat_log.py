@@ -74,7 +74,7 @@ class _Open:
 
 
 class _Log:
-    """What carries over from one call to the next."""
+    """State that carries over from one call to the next."""
 
     def __init__(self, options: TraceOptions, clock: Clock) -> None:
         self.requests = TextRequests(options)
@@ -200,7 +200,7 @@ def _token_ids(body: Record, name: str) -> Tokens:
 
 
 def _response_text(response: Record) -> str | None:
-    """What a response says, as OpenAI's or Anthropic's interfaces write it; None if it says nothing."""
+    """The text of a response, in the form of OpenAI's or Anthropic's interface; None if there is none."""
     fields = response.fields
     if isinstance(fields.get("choices"), list) and fields["choices"]:
         choice = next(response.records("choices"))

@@ -35,7 +35,7 @@ class _Line:
         self.at_s = at_s
         self.message: Message | None = None
         self.answer: object = None
-        """What the lines of one answer have in common."""
+        """The fields that the lines of one answer have in common."""
 
 
 def _matches(records: Sequence[Record]) -> bool:

@@ -80,7 +80,7 @@ class Clock:
                 self._unit = unit
 
     def note(self, why: str, field: str | None = None) -> str:
-        """What was taken, and why; `why` is the format's own reason, `field` another than the clock's own."""
+        """The unit that was taken, and why; `why` is the format's own reason, `field` another than the clock's own."""
         field = field or self._field
         if self._has_dates and not self._is_read:
             return f"{field} holds dates"

@@ -30,7 +30,7 @@ TEXTS = ("text", "texts", "content", "prompt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What is said before an answer, and the answer.
+    """The messages before an answer, and the answer.
 
     Attributes:
         place: the record that it is from.

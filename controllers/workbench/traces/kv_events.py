@@ -79,7 +79,7 @@ class _Prompt:
 
 @dataclass(slots=True)
 class _Recording:
-    """What carries over from one event to the next."""
+    """State that carries over from one event to the next."""
 
     clock: Clock
     most: int | None

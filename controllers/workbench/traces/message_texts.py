@@ -25,7 +25,7 @@ def message_of(record: Record) -> Message:
 
 
 def said_in(record: Record) -> str:
-    """What a message says, in `content`, `value` or `text`, and the calls of tools in it. Raises TraceError."""
+    """The text of a message, in `content`, `value` or `text`, and the calls of tools in it. Raises TraceError."""
     fields = record.fields
     name = next((name for name in ("content", "value", "text") if name in fields), None)
     if name is None and "tool_calls" not in fields:
@@ -41,7 +41,7 @@ def messages_of(record: Record, name: str = "messages") -> list[Message]:
 
 
 def text_of(record: Record, name: str) -> str:
-    """What a field says: a text, or parts of which texts are taken as they are and others by their JSON or a digest."""
+    """The text of a field: a text, or parts of which texts are taken as they are and others by their JSON or a digest."""
     try:
         return _said(record.field(name))
     except RecursionError as error:

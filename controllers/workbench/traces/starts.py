@@ -28,7 +28,7 @@ class Starts:
 
     @property
     def note(self) -> str:
-        """What the report says about it."""
+        """The report's sentence about it."""
         return (
             f"it has no clock: sessions, and requests without one, begin {self._gap_s:g} s apart on average (--session-gap-s)"
         )

@@ -43,7 +43,7 @@ ASSISTANT = "assistant"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side said. `text` is a string, or tokens that nobody knows but that later prompts repeat."""
+    """The words of one side. `text` is a string, or unknown tokens that later prompts repeat."""
 
     role: str
     text: str | Tokens

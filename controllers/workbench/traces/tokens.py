@@ -47,7 +47,7 @@ class Tokenizer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the report says about it; nothing where there was no text."""
+        """The report's sentences about it; none where there was no text."""
         if not self._has_texts:
             return ()
         if self._encoder is None:

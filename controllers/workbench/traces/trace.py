@@ -84,7 +84,7 @@ def read_trace(
 
 
 def _nearest(record: Record) -> str:
-    """What a record that is of no format comes nearest to, in words."""
+    """The format nearest to a record that is of no format, in words."""
     given = list(record.fields)
 
     def likeness(form: TraceFormat) -> float:

@@ -1,4 +1,4 @@
-"""What every format of traces has in common."""
+"""The interface of all formats of traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SGLang backend relies on, beside the sources of an SGLang: `python tests/e2e/sglang/contract.py SOURCE`."""
+"""The interface of SGLang that the backend relies on, against its sources: `python tests/e2e/sglang/contract.py SOURCE`."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def begun(command: list[str], environment: dict[str, str]) -> tuple[subprocess.P
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What a recording says at its end."""
+    """The account of a recording at its end."""
     process.send_signal(signal.SIGTERM)
     return process.communicate(timeout=60)[1].strip()
 

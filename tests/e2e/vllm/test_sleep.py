@@ -35,7 +35,7 @@ GARBAGE = 9.0
 
 
 def memory_on_host(pointer: int, size_bytes: int, _: int) -> torch.Tensor:
-    """What `weight_memory` reads of a GPU."""
+    """Stands for the calls that `weight_memory` makes of a GPU."""
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=torch.int32)
 
 

@@ -1,4 +1,4 @@
-"""What the vLLM connector relies on, beside the sources of a vLLM: `python tests/e2e/vllm/vllm_contract.py SOURCE`."""
+"""The interface of vLLM that the connector relies on, against its sources: `python tests/e2e/vllm/vllm_contract.py SOURCE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording writes: its hashes, its files, its bounds, and what a full disk costs."""
+"""A recording's hashes, files and bounds, and the cost of a full disk."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ NASTY = "<script>alert(1)</script> & \"quoted\" '$x$' \u202e\x07 ]]> </style>"
 
 
 class Parsed(HTMLParser):
-    """What a page is made of; every element that is opened must be closed."""
+    """Parses a page; every element that is opened must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write: Write) 
 
 
 def noted(workload: Workload) -> str:
-    """What is said about sub-agents."""
+    """The note about sub-agents."""
     (note,) = (note for note in workload.notes if "sub-agents" in note)
     return note.removesuffix("; --sub-agent-clock overrides")
 

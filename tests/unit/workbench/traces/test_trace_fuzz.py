@@ -63,7 +63,7 @@ def test_any_records_are_read_or_refused_in_a_line(file: Path, given_: list[dict
 
 
 def check(workload: Workload) -> None:
-    """What every workload keeps."""
+    """Laws that every workload keeps."""
     for i, request in enumerate(workload.requests):
         assert request.index == i
         assert request.arrival_s >= 0
