@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -24,9 +25,13 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
     sys.path.append(os.getcwd())  # where MODULE:FACTORY is looked for last
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that spin, and no command multiplies matrices
+    gc.disable()
     try:
         from unified_tree.controllers.cli.commands import app
 
+        gc.freeze()  # modules live as long as the process: nothing of them is worth visiting
+        gc.enable()
         app.main(prog_name="unified-tree")
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]

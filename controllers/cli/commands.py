@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
@@ -12,10 +13,7 @@ import click
 from unified_tree.build import is_compiled, why_interpreted
 from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.cli.arguments import Arguments
-from unified_tree.controllers.cli.inspect_command import inspect_command
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
-from unified_tree.controllers.cli.record_command import record_command
-from unified_tree.controllers.cli.size_command import learned_split, size_command
 from unified_tree.controllers.workbench.report.answers import answers, leaves_room, overload
 from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
@@ -43,8 +41,24 @@ LENGTHS_ONLY = (
 )
 
 
+LATER = ("inspect", "record", "size")
+"""Commands of which each has a module of its own, that is imported when the command is asked for."""
+
+
 class OneLineErrors(click.Group):
     """A group of commands that report an error in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, those of LATER included."""
+        return sorted([*super().list_commands(ctx), *LATER])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name; None for no such."""
+        if cmd_name in LATER:
+            module = import_module(f"unified_tree.controllers.cli.{cmd_name}_command")
+            command: click.Command = getattr(module, f"{cmd_name}_command")
+            return command
+        return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; exits the process."""
@@ -113,6 +127,8 @@ def replay_command(**given: Any) -> int:
     with progress_bar("reading the workload", arguments.trace_bytes, then="building the workload") as advance:
         plan = arguments.plan(advance)
     if arguments.learns_pages:
+        from unified_tree.controllers.cli.size_command import learned_split
+
         page_counts = learned_split(plan, jobs=arguments.jobs)
     specs = report_specs(policies, page_counts, plan)
     specs[0] = replace(specs[0], recording=files.inspect)
@@ -209,8 +225,3 @@ def doctor_command(source: str, token: str | None, limit: int) -> None:
 def columns_command() -> None:
     """Say what each column of a report means, and its name in JSON and CSV."""
     print_columns(report_console())
-
-
-app.add_command(inspect_command)
-app.add_command(record_command)
-app.add_command(size_command)

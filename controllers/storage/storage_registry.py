@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage.file import FileStorage
 from unified_tree.controllers.storage.memory_storage import MemoryStorage
@@ -14,12 +13,22 @@ from unified_tree.controllers.storage.storage_engine import StorageEngine
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 from unified_tree.terms.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 ENTRY_POINT_GROUP = "unified_tree.storage"
 """An installed package offers `name = "module:factory"` here, as this library does for its own engines with servers."""
 OWN = "unified_tree."
 
 Factory = Callable[..., StorageEngine]
 """Called with the pools, a sequence of StoredPool, and the engine's own options by keyword."""
+
+
+def entry_points(*, group: str) -> Iterable[EntryPoint]:
+    """The entry points of a group."""
+    from importlib.metadata import entry_points as installed  # takes longer to import than the tree
+
+    return installed(group=group)
 
 
 class StorageRegistry:
