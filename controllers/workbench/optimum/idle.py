@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.workbench.optimum.demand import Room
 
-    Int64s = NDArray[np.int64]
+    Int64s: TypeAlias = NDArray[np.int64]
 
 NEVER = -1
 ALL_TOKENS = 1 << 60
@@ -71,36 +71,36 @@ class Idle:
     """
 
     def __init__(self, asked: Iterable[Asked | None], block_count: int, page_size: int) -> None:
-        known = np.full((2, block_count), NEVER, np.int64)  # when its last user had ended, and when one had passed it
-        owner: list[Int64s] = []
-        ends: list[Int64s] = []
-        since: list[Int64s] = []
-        saved: list[Int64s] = []
+        idle_since = np.full(block_count, NEVER, np.int64)  # of each block, when its last user had ended
+        passed = np.full(block_count, NEVER, np.int64)  # and when one had passed it
+        run_counts: list[int] = []
+        runs: list[tuple[Int64s, Int64s, Int64s]] = []
         pins: list[tuple[int, int, int]] = []
-        self.count = 0
         self.grid = page_size
         for request in asked:
             if request is None:
-                self.count += 1
+                run_counts.append(0)
                 continue
-            before = known[:, request.blocks]
-            run_ends, times = _runs(before, request, page_size)
-            pins.append((request.prompt_done, request.done, _fresh_tokens(before[0], request, page_size)))
+            blocks = request.blocks
+            its_idle, its_passed = idle_since[blocks], passed[blocks]
+            seen = its_idle != NEVER
+            seen_count = int(np.count_nonzero(seen))
+            prefix = seen_count if seen[:seen_count].all() else int(seen.argmin())
+            found = _runs(its_idle[:prefix], its_passed[:prefix], request, page_size)
+            pins.append((request.prompt_done, request.done, _fresh_tokens(seen_count, request, page_size)))
             if request.block_tokens % page_size and page_size % request.block_tokens:
                 self.grid = 1
-            ends.append(run_ends)
-            since.append(times[0])
-            saved.append(times[1])
-            owner.append(np.full(run_ends.size, self.count, np.int64))
-            self.count += 1
-            known[:, request.blocks] = np.maximum(before, ((request.done,), (request.prompt_done,)))
+            runs.append(found)
+            run_counts.append(found[0].size)
+            idle_since[blocks] = np.maximum(its_idle, request.done)
+            passed[blocks] = np.maximum(its_passed, request.prompt_done)
             if request.answer_blocks is not None:
-                known[:, request.answer_blocks] = np.maximum(known[:, request.answer_blocks], request.done)
+                for known in (idle_since, passed):
+                    known[request.answer_blocks] = np.maximum(known[request.answer_blocks], request.done)
         nothing = np.empty(0, np.int64)
-        self.owner = np.concatenate([nothing, *owner])
-        self.end = np.concatenate([nothing, *ends])
-        self.since = np.concatenate([nothing, *since])
-        self.saved = np.concatenate([nothing, *saved])
+        self.count = len(run_counts)
+        self.owner = np.repeat(np.arange(self.count), np.array(run_counts, np.int64))
+        self.end, self.since, self.saved = (np.concatenate([nothing, *(each[i] for each in runs)]) for i in range(3))
         self.begin = np.zeros_like(self.end)
         joins = self.owner[1:] == self.owner[:-1]
         self.begin[1:][joins] = self.end[:-1][joins]
@@ -154,32 +154,30 @@ class _Lowest:
         return int(min(over[begin], over[end - (1 << level)]))
 
 
-def _fresh_tokens(known: Int64s, request: Asked, page_size: int) -> int:
-    """Tokens of whole pages of a prompt, none of which any earlier one had."""
-    seen = int(np.count_nonzero(known != NEVER)) * request.block_tokens
+def _fresh_tokens(seen_count: int, request: Asked, page_size: int) -> int:
+    """Tokens of whole pages of a prompt, none of which any earlier one had, of whose blocks so many were seen before."""
+    seen = seen_count * request.block_tokens
     return max(0, request.prompt_tokens // page_size - -(-seen // page_size)) * page_size
 
 
-def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s]:
-    """The ends of a request's runs, in tokens, and since when each is idle and its states are saved, [2, runs].
+def _runs(idle: Int64s, passed: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s, Int64s]:
+    """The ends of a request's runs, in tokens, and since when each is idle and its states are saved, three times [runs].
 
     Args:
-        known: the same of each block, [2, blocks].
+        idle, passed: the same of each block, [blocks], up to the first that was not seen before.
     """
     size = request.block_tokens
     in_page = page_size // size
     if in_page > 1 and page_size % size == 0:
-        pages = known.shape[1] // in_page
-        known = known[:, : pages * in_page].reshape(2, pages, in_page)
+        pages = idle.size // in_page
         # A page is there with its last block. Its state is saved with that, which may be of an answer behind a prompt.
-        known, size = np.stack([known[0].min(axis=1), known[1, :, -1]]), page_size
-    unseen = np.flatnonzero(known[0] == NEVER)
+        idle = idle[: pages * in_page].reshape(pages, in_page).min(axis=1)
+        passed, size = passed[in_page - 1 : pages * in_page : in_page], page_size
     grid = page_size if size % page_size == 0 else 1
     most = (request.prompt_tokens - 1) // grid * grid
-    count = min(int(unseen[0]) if unseen.size else known.shape[1], -(-most // size))
+    count = min(idle.size, -(-most // size))
     if count <= 0:
-        return known[0, :0], known[:, :0]
-    known = known[:, :count]
-    changes = known[:, 1:] != known[:, :-1]
-    cuts = np.append(np.flatnonzero(changes[0] | changes[1]) + 1, count)
-    return np.minimum(cuts * size, most), known[:, cuts - 1]
+        return idle[:0], idle[:0], idle[:0]
+    changes = (idle[1:count] != idle[: count - 1]) | (passed[1:count] != passed[: count - 1])
+    lasts = np.append(np.flatnonzero(changes), count - 1)
+    return np.minimum((lasts + 1) * size, most), idle[lasts], passed[lasts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
@@ -57,6 +59,7 @@ class RowCounters:
         self.requests: Requests = np.zeros(len(workload.requests), REQUEST)
         self.requests["prompt_tokens"] = [request.prompt_tokens for request in workload.requests]
         self.requests["admission"] = NOT_ADMITTED
+        self._column: dict[str, NDArray[Any]] = {name: self.requests[name] for name in REQUEST.names or ()}
         self._preempted: set[int] = set()
         turns: dict[int, int] = {}
         for request in workload.requests:
@@ -73,6 +76,7 @@ class RowCounters:
         self._clairvoyance = clairvoyance
         self._progress = progress
         self._is_linked = is_linked
+        self._has_host = bool(stats.host_pools)
         self._step_s = step_ms / 1000.0
         self._held_at_offer: dict[str, int] = {}
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
@@ -94,22 +98,24 @@ class RowCounters:
         """Note what was resumed, at the first admission."""
         if self._clairvoyance is not None:
             self._clairvoyance.admitted(request)
-        entry = self.requests[request.index]
+        column, index, compute_from = self._column, request.index, lease.compute_from
         loaded_tokens = lease.host_tokens if lease.is_loading else 0
-        entry["hit_tokens"] = lease.compute_from
-        entry["host_hit_tokens"] = loaded_tokens
-        entry["storage_hit_tokens"] = min(loaded_tokens, fetched_tokens)
+        column["hit_tokens"][index] = compute_from
+        if self._has_host:
+            column["host_hit_tokens"][index] = loaded_tokens
+            column["storage_hit_tokens"][index] = min(loaded_tokens, fetched_tokens)
         if self._is_linked:
-            entry["linked_hit_tokens"] = min(lease.compute_from - loaded_tokens, fetched_tokens)
-        entry["rebuilt_tokens"] = lease.cached_tokens - lease.compute_from
-        entry["admitted_s"] = now_s
+            column["linked_hit_tokens"][index] = min(compute_from - loaded_tokens, fetched_tokens)
+        column["rebuilt_tokens"][index] = lease.cached_tokens - compute_from
+        column["admitted_s"][index] = now_s
+        miss_tokens = column["miss_tokens"]
         for miss in lease.misses:
-            entry["miss_tokens"][miss.code] += miss.tokens
+            miss_tokens[index, miss.code] += miss.tokens
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
             self._samples.append((now_s, used))
         self._look_at_prompt_ends(round(now_s / self._step_s))
-        entry["admission"] = self._admissions
+        column["admission"][index] = self._admissions
         self._admissions += 1
         held = self._held()
         for name, before in self._held_at_offer.items():
@@ -119,7 +125,7 @@ class RowCounters:
         """Note who has run beyond its prompt by now, before this admission."""
         for index, entry in list(self._at_prompt_end.items()):
             if entry.decoding_from is not None and entry.decoding_from < step:
-                self.requests["prompt_done"][index] = self._admissions
+                self._column["prompt_done"][index] = self._admissions
                 del self._at_prompt_end[index]
 
     def look_at_held(self) -> None:
@@ -143,7 +149,7 @@ class RowCounters:
         """Note how long it took, part by part."""
         assert entry.decoding_from is not None
         steps = (entry.arrived, entry.queued, entry.started, entry.computing, entry.decoding_from)
-        self.requests["latency_parts_s"][entry.request.index] = [(end - begin) * self._step_s for begin, end in pairwise(steps)]
+        self._column["latency_parts_s"][entry.request.index] = [(end - begin) * self._step_s for begin, end in pairwise(steps)]
         self._at_prompt_end[entry.request.index] = entry
 
     def preempted(self, request: Request) -> None:
@@ -153,15 +159,16 @@ class RowCounters:
 
     def ended(self, request: Request, now_s: float, spent_ns: int, *, rejected: bool) -> None:
         """A request is over; of a rejected one all of the prompt was missed, whatever it had hit before."""
-        self.requests["done"][request.index] = self._admissions
-        is_at_prompt_end = self._at_prompt_end.pop(request.index, None) is not None
-        if is_at_prompt_end or rejected or request.index in self._preempted:
-            self.requests["prompt_done"][request.index] = self._admissions
+        column, index = self._column, request.index
+        column["done"][index] = self._admissions
+        is_at_prompt_end = self._at_prompt_end.pop(index, None) is not None
+        if is_at_prompt_end or rejected or index in self._preempted:
+            column["prompt_done"][index] = self._admissions
         if rejected:
-            self.requests["admitted_s"][request.index] = now_s
+            column["admitted_s"][index] = now_s
         else:
-            self.requests["is_served"][request.index] = True
-            self.requests["spent_ns"][request.index] = spent_ns
+            column["is_served"][index] = True
+            column["spent_ns"][index] = spent_ns
         if self._progress is not None:
             self._progress()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.doctor import Figures
     from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 
-    Requests = NDArray[np.void]
+    Requests: TypeAlias = NDArray[np.void]
 
 LATENCY_PARTS = ("fetch", "queue", "load", "prefill")
 """From the arrival to the first token: until the store has answered, until there is a place, until what the host has is on

@@ -4,7 +4,7 @@ Time goes in steps of fixed length. One step computes a chunk of prompt tokens, 
 of their admission, and one token of every decoding request. Steps in which nothing but decoding happens are jumped over: a
 decoding request is an event at the step where it needs more pages or finishes, so the work is per event, never per token.
 
-`Admission` says who gets a place. When a running request finds no pages, the youngest one is preempted: what it has computed is
+`RequestQueue` says who gets a place. When a running request finds no pages, the youngest one is preempted: what it has computed is
 published, its lease released, and it waits again in the place of its arrival.
 
 With a host tier the cache is polled once a step. A request whose prefix is loaded back has its place, but computes nothing
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.server.admission import Admission
+from unified_tree.controllers.workbench.server.request_queue import RequestQueue
 from unified_tree.controllers.workbench.server.running_batch import RunningBatch
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock, earliest
 from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
@@ -72,7 +72,7 @@ class Server:
             if workload.parallel is None
             else ClosedLoop(workload, workload.parallel)
         )
-        self._admission = Admission(cache, arrivals, self._batch, self._traffic, observer, settings.concurrency)
+        self._queue = RequestQueue(cache, arrivals, self._batch, self._traffic, observer, settings.concurrency)
 
     @property
     def now_s(self) -> float:
@@ -84,8 +84,8 @@ class Server:
         clock = self._clock
         while True:
             self._poll()
-            self._admission.arrive()
-            self._admission.admit()
+            self._queue.arrive()
+            self._queue.admit()
             if self._traffic.loading:
                 self._poll()  # so that new loads are on their way
             if self._batch.prefilling:
@@ -97,16 +97,16 @@ class Server:
                     break
                 clock.step = max(clock.step, step)
             self._decode()
-        assert not self._admission and not self._fetches, "nothing runs, so nobody can be waiting"
+        assert not self._queue and not self._fetches, "nothing runs, so nobody can be waiting"
 
     def _next_step(self) -> int | None:
         """The next step at which anything but decoding happens; None if nothing is left to do."""
-        arrival = self._admission.next_arrival
-        is_busy = bool(self._batch or self._admission)
+        arrival = self._queue.next_arrival
+        is_busy = bool(self._batch or self._queue)
         may_fetch = is_busy or self._fetches or arrival is not None
         return earliest(
             self._batch.next_step,
-            arrival if self._fetches.is_on or self._admission.has_place else None,
+            arrival if self._fetches.is_on or self._queue.has_place else None,
             self._traffic.next_step if is_busy else None,
             self._fetches.next_step if may_fetch else None,
         )
@@ -119,12 +119,12 @@ class Server:
         """
         step = self._clock.step
         if self._traffic.poll():
-            self._admission.is_closed = False
+            self._queue.is_closed = False
         for entry in self._fetches.take_ready():
             entry.queued = step
             self._observer.fetched(entry.request, self._clock.seconds(step - entry.arrived))
             self._cache.fetched(entry)
-            self._admission.queue(entry)
+            self._queue.queue(entry)
         for entry in self._traffic.take_loaded():
             lease, _ = entry.at_work()
             assert entry.loading_from is not None
@@ -145,9 +145,9 @@ class Server:
         entry.admitted = entry.has_computed
         self._remove(entry)
         if entry.failed_loads > MAX_FAILED_LOADS:
-            self._admission.end(entry, rejected=True)
+            self._queue.end(entry, rejected=True)
         else:
-            self._admission.queue(entry)
+            self._queue.queue(entry)
 
     def _await_transfer(self) -> bool:
         """Let time pass until the next transfer ends, which may unpin pages. False if none is under way."""
@@ -192,7 +192,7 @@ class Server:
                 if entry.request.output_tokens:  # else all was committed with the last chunk
                     self._publish(entry)
                 self._remove(entry)
-                self._admission.end(entry, rejected=False)
+                self._queue.end(entry, rejected=False)
                 continue
             self._cache.advance(entry)
             if self._grow(entry, min(entry.total, entry.computed + DECODE_PAGES_AHEAD_TOKENS), 1):
@@ -219,7 +219,7 @@ class Server:
                     entry.stalled(self._clock.step - step)
                     continue
                 self._remove(entry)
-                self._admission.end(entry, rejected=True)
+                self._queue.end(entry, rejected=True)
                 return False
             youngest = self._batch.youngest
             self._preempt(youngest)
@@ -241,8 +241,8 @@ class Server:
             self._publish(entry)
             entry.target = max(entry.target, entry.computed)
             self._remove(entry)
-            self._admission.queue(entry)
-        self._admission.is_closed = True
+            self._queue.queue(entry)
+        self._queue.is_closed = True
 
     def _remove(self, entry: ServedRequest) -> None:
         """Give up the lease and the place; whoever waits for pages may try again."""
@@ -251,4 +251,4 @@ class Server:
         if entry in self._traffic.loading:
             self._traffic.loading.remove(entry)
         entry.stop()
-        self._admission.is_closed = False
+        self._queue.is_closed = False

@@ -9,7 +9,7 @@ the answer) is the request's own: its tokens carry an id that no block and no ot
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Int64s = NDArray[np.int64]
+    Int64s: TypeAlias = NDArray[np.int64]
 
 OWN_TOKENS = 1 << 40
 """Token ids from here on belong to one request each; block ids are below."""
 NO_CHAIN = -1
+FEW_RUNS = 4
+"""So many are joined one by one, which takes half the time of doing it for all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class Request:
         """Lengths at which to save what later prompts resume from."""
         if self.checkpoints is not None:
             return self.checkpoints
-        return (self.shared_tokens,) if self.shared_tokens else ()
+        shared_tokens = self.shared_tokens
+        return (shared_tokens,) if shared_tokens else ()
 
     def blocks(self) -> Int64s:
         """The ids of the prompt's whole blocks, shape [blocks]."""
@@ -114,9 +117,11 @@ def expand_runs(runs: Int64s) -> Int64s:
     >>> expand_runs(np.array([7, 3, 1, 2])).tolist()
     [7, 8, 9, 1, 2]
     """
+    if runs.size <= 2 * FEW_RUNS:
+        numbers = runs.tolist()
+        parts = [np.arange(first, first + count) for first, count in zip(numbers[::2], numbers[1::2], strict=True)]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else runs
     starts, counts = runs[::2], runs[1::2]
-    if starts.size == 1:
-        return np.arange(counts[0], dtype=np.int64) + starts
     ends = np.cumsum(counts)
     total = int(ends[-1]) if ends.size else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)

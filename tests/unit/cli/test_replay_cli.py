@@ -340,8 +340,10 @@ def test_html_writes_one_page(tmp_path: Path) -> None:
 
 def words_of(group: click.Group) -> Iterator[list[str]]:
     """The words that name a command of a group or of one within, each command."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
         yield [name]
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from ([name, *words] for words in words_of(command))
 
@@ -368,7 +370,9 @@ def test_help_names_the_common_options_and_help_all_every_one(command: str) -> N
     common, whole = (run(command, flag) for flag in ("--help", "--help-all"))
     assert common.exit_code == whole.exit_code == 0
     assert f"unified-tree {command} --help-all" in common.stdout or f"{command} --help-all" in common.stdout
-    for option in commands.app.commands[command].params:
+    of_app = commands.app.get_command(click.Context(commands.app), command)
+    assert of_app is not None
+    for option in of_app.params:
         name = option.opts[0]
         assert not name.startswith("--") or name in ("--help-all",) or name in whole.stdout
     assert "--device-gib" in common.stdout

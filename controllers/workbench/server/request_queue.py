@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.traces.arrivals import Arrivals
 
 
-class Admission:
+class RequestQueue:
     """The queue before a running batch.
 
     Args:
