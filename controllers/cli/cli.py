@@ -25,7 +25,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
     sys.path.append(os.getcwd())  # where MODULE:FACTORY is looked for last
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that spin, and no command multiplies matrices
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes of rows: numpy's threads would spin in each
     gc.disable()
     try:
         from unified_tree.controllers.cli.commands import app

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from unified_tree.inputs.extensions import find_extension
 from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.declare.keys import Key
@@ -73,7 +76,9 @@ class CacheObserver:
         """A request with this prompt was admitted; in a PrefixCache `request` is its lease."""
 
     def finished(self, request: ObservedRequest, answer: Sequence[int]) -> None:
-        """A request inside SGLang that was `acquired` has ended, with these tokens as its answer. It is not told of leases."""
+        """A request inside SGLang or vLLM that was `acquired` has ended, with these tokens as its answer. It is not told of
+        leases.
+        """
 
     def refused(self, error: BaseException) -> None:
         """The request that was about to be admitted was not."""
@@ -190,3 +195,31 @@ class Observers:
                 if curve is not None:
                     return curve
         return None
+
+
+ENTRY_POINTS: Final = "unified_tree.observers"
+"""An installed package offers `name = "module:factory"` here, as this library does for `record`."""
+
+
+def check_observers(given: object) -> None:
+    """Raise ConfigurationError for anything but settings of observers by name."""
+    if not isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in given.values()):
+        raise ConfigurationError(
+            'observers must name each with its settings, such as {"record": {"directory": "/var/log/traces"}}, '
+            f"not {given!r}"
+        )
+
+
+def open_observers(given: Mapping[str, Mapping[str, Any]]) -> list[CacheObserver]:
+    """Make the observers that an engine's settings name: `record`, one of an installed package, or `module:factory`.
+
+    Raises ConfigurationError for an unknown name, and for settings that do not fit.
+    """
+    opened = []
+    for name, settings in given.items():
+        factory: Callable[..., CacheObserver] = find_extension("observer", name, ENTRY_POINTS, {})
+        try:
+            opened.append(factory(**settings))
+        except TypeError as error:
+            raise ConfigurationError(f"observers.{name}: {error}") from error
+    return opened

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.terms.errors import ConfigurationError
@@ -50,7 +50,7 @@ def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) 
 
     Args:
         engine: begins the message.
-        settings: an instance of a dataclass, of int, float, str, bool, and those or None.
+        settings: an instance of a dataclass, of int, float, str, bool, dict, and those or None.
         bounds: of every number among its fields, by name.
     """
     types, wrong = get_type_hints(type(settings)), []
@@ -99,8 +99,8 @@ def check_address(engine: str, name: str, address: str) -> None:
 
 
 def kinds(of: Any) -> tuple[type, ...]:
-    """The types that a field may have."""
-    return get_args(of) if isinstance(of, UnionType) else (of,)
+    """The types that a field may have; of a mapping or a sequence not those of its items."""
+    return tuple(get_origin(kind) or kind for kind in (get_args(of) if isinstance(of, UnionType) else (of,)))
 
 
 def named(of: Any) -> str:

@@ -29,6 +29,7 @@ from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
+from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
@@ -95,6 +96,7 @@ class EngineModel:
         weights_version: of what is stored.
         prefetch: how long a request waits for the store.
         inspector: where the inspector's page is; None for none.
+        observers: are told of the requests.
         sleeps: vLLM has its sleep mode enabled.
     """
 
@@ -111,6 +113,7 @@ class EngineModel:
         weights_version: str = "1",
         prefetch: PrefetchPolicy = PREFETCH,
         inspector: InspectorSettings | None = None,
+        observers: Sequence[CacheObserver] = (),
         sleeps: bool = False,
     ) -> None:
         self.pace = pace
@@ -121,8 +124,9 @@ class EngineModel:
         index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
         self.side = SchedulerSide(
-            index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector, asks_after_sleep=sleeps
-        )
+            index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector, observers=observers,
+            asks_after_sleep=sleeps,
+        )  # fmt: skip
         self.block_count = 120
         self.free = list(range(1, self.block_count))
         self.caches = [

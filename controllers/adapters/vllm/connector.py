@@ -52,6 +52,7 @@ from unified_tree.controllers.adapters.vllm.tested_versions import require_teste
 from unified_tree.controllers.adapters.vllm.weight_memory import weights_digest
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
+from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.declare.page_format import Shard
 
@@ -114,6 +115,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
             store=None if settings.store is None else self._scheduler_store(index, workers),
             inspector=settings.inspector,
+            observers=open_observers(settings.observers),
             asks_after_sleep=self._may_sleep(vllm_config),
         )
         if settings.inspector is not None and self._scheduler.page is not None:

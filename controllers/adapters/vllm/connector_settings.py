@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from unified_tree.controllers.counters.observers import check_observers
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
@@ -37,6 +38,8 @@ class ConnectorSettings:
             load: its namespace is dropped, and vLLM computes the tokens or fails the request as it is configured to.
         miss_memory_mib: memory for what was evicted, by which the causes of misses are told apart; 0 for no causes at all.
         inspector: the page of the inspector; None for none.
+        observers: settings of further observers by name: `record`, which writes a trace, one that an installed package
+            registers (`unified_tree.observers`), or `module:factory`.
         store: the store behind the host tier; None for none.
     """
 
@@ -47,13 +50,17 @@ class ConnectorSettings:
     verify: bool = False
     miss_memory_mib: int = 64
     inspector: InspectorSettings | None = None
+    observers: dict[str, dict[str, Any]] = field(default_factory=dict)
     store: StoreSettings | None = None
 
     def __post_init__(self) -> None:
+        check_observers(self.observers)
         check_settings("UnifiedTreeConnector", self, _BOUNDS)
         policy_factory(self.policy)
         if self.inspector is not None and not self.miss_memory_mib:
             raise ConfigurationError("an inspector tells the causes of misses: give miss_memory_mib more than 0")
+        if self.observers and not self.miss_memory_mib:
+            raise ConfigurationError("observers are told of requests with their misses: give miss_memory_mib more than 0")
         if self.store is not None:
             self.prefetch_policy()
 
@@ -66,14 +73,15 @@ class ConnectorSettings:
         """
         if not isinstance(given, Mapping):
             raise ConfigurationError(f"UnifiedTreeConnector's settings must be a mapping, not {shown(given)}")
-        known = [field.name for field in fields(cls)]
+        known = [each.name for each in fields(cls)]
         unknown = [name for name in given if name not in known]
         if unknown:
             raise ConfigurationError(
                 f"UnifiedTreeConnector has no setting {', '.join(map(repr, unknown))}; its settings are {', '.join(known)}"
             )
         store, inspector = given.get("store"), InspectorSettings.of(given.get("inspector"))
-        return cls(**{**given, "inspector": inspector, "store": None if store is None else StoreSettings.of(store)})
+        read = {"inspector": inspector, "observers": {} if given.get("observers") is None else given["observers"]}
+        return cls(**{**given, **read, "store": None if store is None else StoreSettings.of(store)})
 
     def prefetch_policy(self) -> PrefetchPolicy:
         """How prompts are fetched from the store. Raises ConfigurationError for a field or a value that does not exist."""

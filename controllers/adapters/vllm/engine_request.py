@@ -14,6 +14,7 @@ from unified_tree.declare.keys import Key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.cache.admitted_request import AdmittedRequest
     from unified_tree.memory.in_flight import Flight
     from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.receipt import Receipt
@@ -95,6 +96,7 @@ class TrackedRequest:
         loss: what a fault of a store kept from its prompt; None for nothing.
         is_booked: its misses are booked.
         known_tokens: how far the host tier knew its prompt then.
+        admitted: as the observers were told of it; None if there are none.
         flight: the prompt while the host tier lacks some of it; None if nobody can find it.
     """
 
@@ -118,6 +120,7 @@ class TrackedRequest:
     loss: StoreLoss | None = None
     is_booked: bool = False
     known_tokens: int = 0
+    admitted: AdmittedRequest | None = None
     flight: Flight | None = None
 
     def key(self, length: int) -> Key:

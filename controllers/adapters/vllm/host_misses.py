@@ -70,13 +70,20 @@ class HostMisses:
         counters.host_hit_tokens += loaded
         if counters.observers.all:
             misses = [*failed, *self.ledger.parts(booked, count, resumed)]
-            counters.observers.tell("acquired", AdmittedRequest(count, hits, loaded, misses), key)
+            tracked.admitted = AdmittedRequest(count, hits, loaded, misses)
+            counters.observers.tell("acquired", tracked.admitted, key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:
         """The tree has so many of its tokens now. Cost: O(1)."""
         flight = tracked.flight
         if flight is not None and not self.ledger.in_flight.move(flight, max(length, tracked.known_tokens)):
             tracked.flight = None
+
+    def finished(self, tracked: TrackedRequest) -> None:
+        """vLLM has ended a request. Cost: O(answer) with observers, else O(1)."""
+        admitted, tracked.admitted = tracked.admitted, None
+        if admitted is not None:
+            self._counters.observers.tell("finished", admitted, list(tracked.request.all_token_ids[tracked.prompt_tokens :]))
 
     def ended(self, tracked: TrackedRequest) -> None:
         """Nothing more of it will come into the tree. Cost: O(1)."""

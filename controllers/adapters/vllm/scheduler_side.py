@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.adapters.vllm.host_index import HostIndex
     from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
+    from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.inspector.inspector import Inspector
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.nodes.receipt import Receipt
@@ -70,6 +71,7 @@ class SchedulerSide:
         hash_tokens: tokens a block hash of the engine; None where nobody follows its events.
         store: the stores of the workers; None without.
         inspector: where the inspector's page is; None for none.
+        observers: are told of the requests, and closed with the cache.
         asks_after_sleep: vLLM resets the cache when it goes to sleep, and the workers can tell whether it did.
 
     Attributes:
@@ -86,6 +88,7 @@ class SchedulerSide:
         hash_tokens: int | None = None,
         store: SchedulerStore | None = None,
         inspector: InspectorSettings | None = None,
+        observers: Sequence[CacheObserver] = (),
         asks_after_sleep: bool = False,
     ) -> None:
         self.index = index
@@ -103,6 +106,9 @@ class SchedulerSide:
         self._events = HostEvents()
         self._counters: dict[str, int] = {}
         self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree, index.counters)
+        for observer in observers:
+            assert self.misses is not None, "settings with observers have memory for misses"
+            index.counters.observers.add(observer)
         self._inspector: Inspector | None = None
         self.page: str | None = None
         if inspector is not None:
@@ -130,8 +136,10 @@ class SchedulerSide:
     def end(self, request_id: str) -> None:
         """The request finished, or was aborted. What it has in flight goes on: the workers report it all the same."""
         tracked = self._tracked.pop(request_id, None)
-        if self.misses is not None and tracked is not None and not tracked.open_saves:
-            self.misses.ended(tracked)
+        if self.misses is not None and tracked is not None:
+            self.misses.finished(tracked)
+            if not tracked.open_saves:
+                self.misses.ended(tracked)
         if self.store is not None and tracked is not None:
             self.store.cancel(request_id)
         if self._inspector is not None and not self._tracked:  # vLLM makes no steps while it has nothing to do
@@ -194,8 +202,8 @@ class SchedulerSide:
         loads, self._loads = self._loads, []
         messages = () if self.store is None else self.store.take_messages()
         self._tell_removed()
-        if self._inspector is not None:
-            self._inspector.step()
+        if self.index.counters.observers.all:
+            self.index.counters.observers.tell("polled")
         plan = StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages)
         if self._reset is None or self._reset.is_asked:
             return plan
@@ -244,6 +252,10 @@ class SchedulerSide:
         """The engine ends, and its workers have."""
         if self._inspector is not None:
             self._inspector.close()
+        observers = self.index.counters.observers
+        observers.tell("closed")
+        for observer in observers.all:
+            observers.remove(observer)
         if self.store is not None:
             self.store.close()
 

@@ -4,8 +4,8 @@ Time goes in steps of fixed length. One step computes a chunk of prompt tokens, 
 of their admission, and one token of every decoding request. Steps in which nothing but decoding happens are jumped over: a
 decoding request is an event at the step where it needs more pages or finishes, so the work is per event, never per token.
 
-`RequestQueue` says who gets a place. When a running request finds no pages, the youngest one is preempted: what it has computed is
-published, its lease released, and it waits again in the place of its arrival.
+`RequestQueue` says who gets a place. When a running request finds no pages, the youngest one is preempted: what it has computed
+is published, its lease released, and it waits again in the place of its arrival.
 
 With a host tier the cache is polled once a step. A request whose prefix is loaded back has its place, but computes nothing
 before all of it has arrived (a server that starts behind the gate of the first layer is faster than that); decoding and the
