@@ -119,6 +119,6 @@ LENGTHS = _format(
     ("input_length", "output_length"),
     "timestamp",
     "ms",
-    lambda records: records[0].has("input_length", "output_length") and "hash_ids" not in records[0].fields,
+    lambda records: records[0].has("input_length", "output_length") and not records[0].has_blocks,
     _rows("timestamp", "input_length", "output_length"),
 )

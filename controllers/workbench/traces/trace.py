@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
@@ -92,17 +93,47 @@ def _nearest(record: Record) -> str:
         found = len(form.fields) - sum(0.1 if near else 1.0 for near in missing.values())
         return found / (len(given) + len(form.fields) - found)
 
-    best = max(FORMATS, key=likeness)
+    best = max((form for form in FORMATS if not record.has_blocks or "hash_ids" in form.fields), key=likeness)
+    columns = _columns_of_lengths(given) if record.is_flat else {}
+    if {"input_length", "output_length"} <= columns.keys() and not any(form.fields[0] in given for form in FORMATS):
+        names = ", ".join(f"{printable(given_name, 30)} to {name}" for name, given_name in columns.items())
+        return f"is of no known format; nearest is {LENGTHS.name} (timestamp in milliseconds): rename {names}; it has"
     if likeness(best) <= 0:
         return "has no field of any trace (docs/traces.md lists the formats); it has"
     missing = _missing(best, given)
     if missing:
-        names = (f"{name} (but with {printable(near, 30)})" if near else name for name, near in missing.items())
-        return f"is of no known format; nearest is {best.name}, without {', '.join(names)}; it has"
+        names = ", ".join(f"{name} (but with {printable(near, 30)})" if near else name for name, near in missing.items())
+        return f"is of no known format; nearest is {best.name}, without {names}; it has"
     return f"is nearly of the format {best.name}, but {', '.join(best.fields)} hold something else; it has"
 
 
 def _missing(form: TraceFormat, given: Sequence[str]) -> dict[str, str | None]:
     """The fields of a format that are not given, each with a given one that is spelled nearly so, if there is one."""
-    others = [name for name in given if name not in form.fields and isinstance(name, str)]
-    return {name: next(iter(get_close_matches(name, others, 1, 0.8)), None) for name in form.fields if name not in given}
+    others = {_plain(name): name for name in given if name not in form.fields and isinstance(name, str)}
+    near = {name: get_close_matches(_plain(name), others, 1, 0.8) for name in form.fields if name not in given}
+    return {name: others[found[0]] if found else None for name, found in near.items()}
+
+
+def _plain(name: str) -> str:
+    """A name without what spellings differ in."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+WORDS = {
+    "input_length": {"prompt", "input", "context", "prefill", "request"},
+    "output_length": {"completion", "output", "generated", "decode", "response", "answer"},
+    "timestamp": {"timestamp", "time", "arrival", "arrived", "arrive", "start", "date"},
+}
+"""By which a column of lengths or times is known, whatever it is called."""
+COUNTS = {"tokens", "token", "length", "len", "size", "count"}
+
+
+def _columns_of_lengths(given: Sequence[object]) -> dict[str, str]:
+    """Of a table the columns that seem to hold what a trace of lengths needs, by their names there."""
+    found: dict[str, str] = {}
+    for name in given:
+        words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)} if isinstance(name, str) else set()
+        for needed, known in WORDS.items():
+            if words & known and (needed == "timestamp" or words & COUNTS):
+                found.setdefault(needed, str(name))
+    return {needed: found[needed] for needed in WORDS if found.get(needed, needed) != needed}

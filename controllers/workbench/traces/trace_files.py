@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from unified_tree.controllers.workbench.traces.trace_records import Record
+from unified_tree.controllers.workbench.traces.trace_records import Record, Row
 from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
@@ -41,6 +41,10 @@ NO_TRACES = {
     b"\x80\x04": "a Python pickle, which is not opened because it may run any code: save the same as JSON",
     b"\x80\x05": "a Python pickle, which is not opened because it may run any code: save the same as JSON",
 }
+SEPARATORS = (b",", b";", b"\t")
+"""Between the columns of a table; the heading has most of it."""
+WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""UTF-32 with its mark begins with one of them, or has zeros."""
 PARQUET = b"PAR1"
 ZSTD = b"\x28\xb5\x2f\xfd"
 TELL_EVERY = 64
@@ -83,6 +87,8 @@ def _read_file(path: Path, progress: Callable[[int], None] | None) -> Iterator[R
                 yield from _parquet(stream, path)
             elif start[:1] and (0x80 < start[0] < 0xA0 or start[0] in (0xDC, 0xDD, 0xDE, 0xDF)):
                 yield from _messages(stream, path)
+            elif start.startswith(WIDE) or b"\0" in start:
+                raise TraceError(f"{path}: is text in UTF-16 or UTF-32, or binary: save it in UTF-8")
             else:
                 records = lines.records(stream)
                 yield from records if progress is None or not file.seekable() else _followed(records, file, progress)
@@ -173,7 +179,7 @@ class _Lines:
         except NotJsonError as error:
             if first.lstrip().startswith(BRACKETS):
                 yield from _Values(stream, first, self._path, self.number)
-            elif b"," in first:
+            elif any(mark in first for mark in SEPARATORS):
                 yield from self._csv(stream, first)
             else:
                 place = f"{self._path}:{self.number}"
@@ -194,15 +200,22 @@ class _Lines:
 
     def _csv(self, stream: IO[bytes], first: bytes) -> Iterator[Record]:
         """Rows by the names of the heading; empty cells are left out, numbers are numbers."""
-        rows = csv.reader(self._decoded(stream, first))
+        mark = max(SEPARATORS, key=first.count).decode()
+        rows = csv.reader(self._decoded(stream, first), delimiter=mark)
         try:
             names = [name.strip() for name in next(rows)]
+            if any(name and not isinstance(_cell(name), str) for name in names):
+                raise TraceError(
+                    f"{self._path}:{self.number}: is CSV without a heading: its first line must name the columns, such as "
+                    "timestamp,input_length,output_length"
+                )
             for row in rows:
                 fields = {name: _cell(cell) for name, cell in zip(names, row, strict=False) if cell.strip()}
                 if fields:
-                    yield Record(fields, f"{self._path}:{self.number}")
+                    yield Row(fields, f"{self._path}:{self.number}")
         except csv.Error as error:
-            raise TraceError(f"{self._path}:{self.number}: is no CSV: {error}") from error
+            why = "its lines end in carriage returns alone; save it with line feeds" if b"\r" in first else str(error)
+            raise TraceError(f"{self._path}:{self.number}: is no CSV: {why}") from error
 
     def _decoded(self, stream: IO[bytes], line: bytes) -> Iterator[str]:
         while line:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Record:
     """One object of a trace with its place, for checked access to fields. Fields nobody asks for are ignored."""
 
     __slots__ = ("fields", "path", "where")
+    noun: ClassVar[str] = "the line"
 
     def __init__(self, fields: Any, where: str, path: str = "") -> None:
         self.where = where
@@ -32,11 +34,23 @@ class Record:
 
     def error(self, what: str, value: Any) -> TraceError:
         """The error to raise about this record: place, what is wrong, the value (shortened)."""
-        return TraceError(f"{self.where}: {self.path or 'the line'} {what}: {shown(value)}")
+        return TraceError(f"{self.where}: {self.path or self.noun} {what}: {shown(value)}")
 
     def has(self, *names: str) -> bool:
         """Whether all of these fields are there."""
         return all(name in self.fields for name in names)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every field holds a plain value, as a cell of a table does."""
+        return not any(isinstance(value, list | dict) for value in self.fields.values())
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a field seems to list blocks, whatever it is called."""
+        return any(
+            isinstance(value, list) and re.search("hash|block", str(name), re.IGNORECASE) for name, value in self.fields.items()
+        )
 
     def field(self, name: str) -> Any:
         """The value of a field that must be there."""
@@ -94,3 +108,10 @@ class Record:
 
     def _prefix(self) -> str:
         return self.path + "." if self.path else ""
+
+
+class Row(Record):
+    """A record of a table in text; what was meant otherwise was read as a table by its first line."""
+
+    __slots__ = ()
+    noun = "the row, read as CSV,"

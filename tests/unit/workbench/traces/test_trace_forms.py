@@ -167,7 +167,13 @@ def test_a_package_that_is_missing_is_named(
     [
         (b"PK\x03\x04" + bytes(20), ": is a zip archive: unpack it"),
         (b"\x80\x04\x95" + bytes(20), ": is a Python pickle, which is not opened because it may run any code"),
-        (b"a,b\n1,2\n", ':2: the line has no field of any trace (docs/traces.md lists the formats); it has: ["a", "b"]'),
+        (b"a,b\n1,2\n", ':2: the row, read as CSV, has no field of any trace (docs/traces.md lists the formats); it has: ["a"'),
+        (b"Hello, world.\nThis is, well, text.\n", ":2: the row, read as CSV, has no field of any trace"),
+        (b"1,20,30\n2,20,30\n", ":1: is CSV without a heading: its first line must name the columns"),
+        (b"timestamp,input_length\r0,5\r1,5\r", ":1: is no CSV: its lines end in carriage returns alone"),
+        ('{"input_length": 5}\n'.encode("utf-16"), ": is text in UTF-16 or UTF-32, or binary: save it in UTF-8"),
+        ('{"input_length": 5}\n'.encode("utf-16-le"), ": is text in UTF-16 or UTF-32, or binary: save it in UTF-8"),
+        ("timestamp,input_length\n0,5\n".encode("utf-32"), ": is text in UTF-16 or UTF-32, or binary: save it in UTF-8"),
         (b"hello\n", ":1: is no trace: neither JSON nor CSV with a heading"),
         (b"[1, 2\n", ":1: the line is no JSON object: 1"),
         (b'[{"timestamp": 1},\n {"timestamp": 2}}', ":2: is not JSON: a comma is missing"),
@@ -177,6 +183,21 @@ def test_a_package_that_is_missing_is_named(
         (b'{"events": [["BlockStored", [1], null, [], 16], ["BlockMoved"]]}', ":1: events[1] is none of BlockStored"),
         (b'{"input_length": 5, "wheels": 4}\n', "nearest is block traces (Mooncake), without hash_ids; it has: "),
         (b'{"timestamp": 3, "input_length": 5, "hash_id": [1]}', "nearest is block traces (Mooncake), without hash_ids (but "),
+        (
+            b'{"input_length": 5, "output_length": 1, "HASH_IDS": [1]}',
+            "(Mooncake), without hash_ids (but with HASH_IDS); it has",
+        ),
+        (
+            b'{"input_length": 5, "output_length": 1, "block_hashes": [1]}',
+            "nearest is block traces (Mooncake), without hash_ids;",
+        ),
+        (b"TIMESTAMP,context_tokens,GeneratedTokens\n0,5,5\n", "Azure LLM inference traces, without ContextTokens (but with c"),
+        (
+            b"id,prompt_tokens,completion_tokens,arrived_at\n1,20,3,0.5\n",
+            "nearest is lengths without hash_ids (timestamp in milliseconds): rename prompt_tokens to input_length, "
+            "completion_tokens to output_length, arrived_at to timestamp; it has: ",
+        ),
+        (b"num_prefill_tokens;num_decode_tokens\n20;3\n", "rename num_prefill_tokens to input_length, num_decode_tokens to "),
         (b'{"messages": "x"}', "is nearly of the format OpenAI chat logs, but messages hold something else; it has: "),
         (b'{"id": 1, "request": [2]}', "nearest is "),
         (b"\x92\x01", ":1: ends within an object"),
@@ -191,6 +212,26 @@ def test_what_is_no_trace_is_told_in_a_line(content: bytes, says: str, tmp_path:
     assert says in str(error.value)
     assert str(error.value).startswith(f"{file}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("begin", ["", "\ufeff", "\n\n"])
+def test_a_table_may_be_separated_by_other_marks(mark: str, end: str, begin: str, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    rows = [("timestamp", "input_length", "output_length"), ("0", "50", "3"), ("250", "70", "4")]
+    file.write_text(begin + "".join(mark.join(row) + end for row in rows), newline="")
+    workload = read_trace(file)
+    assert [(each.arrival_s, each.prompt_tokens, each.output_tokens) for each in workload.requests] == [
+        (0, 50, 3),
+        (0.25, 70, 4),
+    ]
+
+
+def test_lengths_may_have_other_lists_beside_them(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.jsonl"
+    file.write_text('{"input_length": 5, "output_length": 1, "tags": ["a"]}\n')
+    assert not read_trace(file).tells_sharing
 
 
 def test_an_array_larger_than_a_piece_is_read_piece_by_piece(tmp_path: Path) -> None:
