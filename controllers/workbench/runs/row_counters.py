@@ -95,7 +95,7 @@ class RowCounters:
         self.requests["fetch_wait_s"][request.index] = waited_s
 
     def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
-        """Note what was resumed, at the first admission."""
+        """Note what was resumed, at the first admission; that of a request which lost its place before it ran counts no more."""
         if self._clairvoyance is not None:
             self._clairvoyance.admitted(request)
         column, index, compute_from = self._column, request.index, lease.compute_from
@@ -109,6 +109,8 @@ class RowCounters:
         column["rebuilt_tokens"][index] = lease.cached_tokens - compute_from
         column["admitted_s"][index] = now_s
         miss_tokens = column["miss_tokens"]
+        if column["admission"][index] != NOT_ADMITTED:  # it lost its place while it waited for its load
+            miss_tokens[index] = 0
         for miss in lease.misses:
             miss_tokens[index, miss.code] += miss.tokens
         used = self.look_at_pools()
