@@ -95,7 +95,7 @@ class RowCounters:
         self.requests["fetch_wait_s"][request.index] = waited_s
 
     def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
-        """Note what was resumed, at the first admission; that of a request which lost its place before it ran counts no more."""
+        """Note what was resumed, at the first admission, or at the last one before the request ran."""
         if self._clairvoyance is not None:
             self._clairvoyance.admitted(request)
         column, index, compute_from = self._column, request.index, lease.compute_from
