@@ -302,6 +302,11 @@ class ConfigFields:
             raise self.error(names[0], f"is given twice, and not the same: {said}")
         return found[0][1] if found else None
 
+    def says_none(self, *names: str) -> bool:
+        """Whether the file has one of these fields and says null, which a class's own default does not replace."""
+        self._asked.update(names)
+        return any(name in self._values and self._values[name] is None for name in names)
+
     def understood(self, *names: str) -> None:
         """Fields whose values change nothing of what is read."""
         self._asked.update(names)

@@ -34,7 +34,7 @@ ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 
 READERS: Mapping[str, Callable[[ConfigFields, Serving], Composition]] = {
     **{name: partial(read_stack, rules=rules) for name, rules in RULES.items()},
-    "deepseek_v4": read_deepseek_v4,
+    **dict.fromkeys(("deepseek_v4", "deepseek_v41", "deepseek_v41_text"), read_deepseek_v4),
     "nemotron_h": read_nemotron_h,
 }
 """The reader of each known `model_type`."""
@@ -55,8 +55,6 @@ ALIASES: Mapping[str, str] = {
 
 NOT_READ: Mapping[str, str] = {
     "diffusion_gemma_text": "a diffusion model writes its tokens out of order, so that it has no causal prefix to cache",
-    "deepseek_v41": "its layers share compressed KV of 2:1 and 1:1 whose carry-over between entries is not known here",
-    "deepseek_v41_text": "its layers share compressed KV of 2:1 and 1:1 whose carry-over between entries is not known here",
     "mllama_text_model": "its cross-attention keeps the KV of an image, which belongs to no prefix of tokens",
     "modernbert-decoder": "its window is half of local_attention, and which half is not known of the engines",
     "rwkv": "its state is that of RWKV-4, which no engine keeps for a prefix",
@@ -94,12 +92,13 @@ def from_hf_config(
         tensor_parallel: ranks; all bytes are those of one rank. KV heads divide over ranks, or are replicated where ranks
             are a multiple of them; latents and index keys are replicated; heads of recurrent layers divide.
         rank: which of those this is, counted from 0. Needed to store or link state that the ranks divide; None otherwise.
-        kv_dtype: of keys, values, latents and index keys, a name such as `bfloat16` or `float8_e4m3fn`; `fp8_ds_mla` for the
+        kv_dtype: of keys, values and latents, a name such as `bfloat16` or `float8_e4m3fn`; `fp8_ds_mla` for the
             latents of sparse MLA as engines keep them in fp8. None for what the file says, which is fp8 for a quantized cache
             (`kv_cache_scheme`, `kv_cache_quant_algo`) and the model's dtype otherwise.
         conv_dtype: of the convolutions' states; None for the model's dtype.
         state_dtype: of recurrent and overlap states; None for what the file or else the model's own code says, which is fp32.
-        index_dtype: of index keys; None for that of keys and values, `fp8_scaled` for fp8 with a scale, as engines keep them.
+        index_dtype: of index keys, `fp8_scaled` for fp8 with a scale; None for that beside latents, as engines keep them, and
+            for the dtype of keys and values elsewhere.
         draft: MTP or EAGLE layers shaped like the model's own full layers, as a number; or the `config.json` of a draft
             model with full attention throughout; None for no draft.
         ignore: fields to read the file without, by the name that an error gave them.

@@ -54,10 +54,10 @@ class Serving:
         page_size: tokens a page; None for the family's default.
         ranks: tensor-parallel ranks.
         rank: this rank, from 0; None if not stated.
-        kv_dtype: of keys, values, latents and index keys; torch's name, as all dtypes here.
+        kv_dtype: of keys, values and latents; torch's name, as all dtypes here.
         conv_dtype: of a convolution's state.
         state_dtype: of a recurrent or overlap state; None for what the model's own code keeps.
-        index_dtype: of index keys; None for that of keys and values.
+        index_dtype: of index keys; None for what engines keep: fp8 with scales beside latents, else that of keys and values.
         draft: the draft model, or a number of draft layers shaped like the model's own.
     """
 
@@ -81,9 +81,15 @@ class Serving:
         parts = (Part("latent", "float8_e4m3fn", (latent_dim,)), Part("scale", "float32", (latent_dim // SCALED,)))
         return (*parts, Part("rope", "bfloat16", (rope_dim,))) if rope_dim else parts
 
-    def index_parts(self, fields: ConfigFields, dim: int) -> tuple[Part, ...]:
-        """An indexer's key of one token. With the dtype `fp8_scaled`, as engines keep it: fp8, one fp32 scale for 128 of it."""
-        dtype = self.index_dtype or ("float8_e4m3fn" if self.kv_dtype == FP8_DS_MLA else self.kv_dtype)
+    def index_parts(self, fields: ConfigFields, dim: int, *, usual: str | None = None) -> tuple[Part, ...]:
+        """An indexer's key of one token. With the dtype `fp8_scaled`, as engines keep it: fp8, one fp32 scale for 128 of it.
+
+        `usual` is the dtype in which engines keep the keys of such a model whatever that of keys and values is.
+        """
+        dtype = self.index_dtype
+        if dtype is None:
+            dtype = usual if usual is not None and dim % SCALED == 0 else self.kv_dtype
+        dtype = "float8_e4m3fn" if dtype == FP8_DS_MLA else dtype
         if dtype != FP8_SCALED:
             return (Part("key", dtype, (dim,)),)
         if dim % SCALED:

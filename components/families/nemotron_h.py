@@ -24,6 +24,7 @@ def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
     fields.understood("num_hidden_layers", "hybrid_override_pattern", *LIST_FIELDS)
     if FULL in blocks:
         fields.count("num_key_value_heads")
+        fields.count("head_dim", "attention_head_dim")
     attention = grouped_query_layer(fields, serving, grouped_query(fields), 0) if FULL in blocks else None
     recurrent = mamba2(fields, serving) if LINEAR in blocks else None
     stack: list[Sequence[AttentionLayer | StateLayer]] = []

@@ -25,6 +25,8 @@ RECURRENT = (LINEAR, CONV, HYBRID, HYBRID_SLIDING)
 
 LIST_FIELDS = ("layer_types", "layers_block_type")
 
+NGRAM_NOTE = "embeddings of n-grams read the tokens before a boundary, which an engine takes from the prompt"
+
 Schedule: TypeAlias = Callable[[ConfigFields, int], Sequence[str]]
 """The kinds of so many layers where the file has no list of them."""
 
@@ -92,24 +94,57 @@ def counted_from_the_end(other: str, period: int) -> Schedule:
 
 
 def windowed_if_sized(fields: ConfigFields, layers: int) -> list[str]:
-    """A window in every layer if the file names one (Mistral's first files)."""
+    """A window in every layer if the file names one."""
     return [FULL if fields.get("sliding_window") is None else SLIDING] * layers
+
+
+def windowed_unless_null(fields: ConfigFields, layers: int) -> list[str]:
+    """A window in every layer if the file names one, and full attention if it says null (Mistral's first files)."""
+    return [SLIDING if has_window(fields) else FULL] * layers
+
+
+def has_window(fields: ConfigFields) -> bool:
+    """Whether `sliding_window` is a number. A file without the field is refused: its class has a window of its own then, and
+    not all engines follow that."""
+    if fields.get("sliding_window") is None and not fields.says_none("sliding_window"):
+        raise fields.error(
+            "sliding_window",
+            "is missing, for which the class has a window of its own and some engines full attention; add it: null for full "
+            "attention, or the window's tokens",
+        )
+    return fields.get("sliding_window") is not None
+
+
+def windows_asked_for(fields: ConfigFields) -> bool:
+    """`use_sliding_window`, and a window."""
+    fields.understood("sliding_window", "max_window_layers")
+    if not fields.flag("use_sliding_window") or not has_window(fields):
+        return False
+    fields.notes.append("SGLang keeps full attention where this file uses a sliding_window; ignore use_sliding_window for that")
+    return True
 
 
 def qwen_windows(fields: ConfigFields, layers: int) -> list[str]:
     """Full attention; with `use_sliding_window`, windows from layer `max_window_layers` on."""
-    first = layers
-    fields.understood("sliding_window", "max_window_layers")
-    if fields.flag("use_sliding_window") and fields.get("sliding_window") is not None:
-        first = fields.count("max_window_layers", minimum=0)
+    first = fields.count("max_window_layers", minimum=0) if windows_asked_for(fields) else layers
+    return [FULL if layer < first else SLIDING for layer in range(layers)]
+
+
+def qwen2_moe_windows(fields: ConfigFields, layers: int) -> list[str]:
+    """Full attention; with `use_sliding_window`, windows in the even ones of the first `max_window_layers`."""
+    last = fields.count("max_window_layers", minimum=0) if windows_asked_for(fields) else 0
+    return [SLIDING if layer % 2 == 0 and layer < last else FULL for layer in range(layers)]
+
+
+def dots1_windows(fields: ConfigFields, layers: int) -> list[str]:
+    """Windows from layer `max_window_layers` on, if the file names one."""
+    first = layers if fields.get("sliding_window") is None else fields.count("max_window_layers", default=layers, minimum=0)
     return [FULL if layer < first else SLIDING for layer in range(layers)]
 
 
 def windows_if_used(fields: ConfigFields, layers: int) -> list[str]:
     """Full attention; with `use_sliding_window`, a window in every layer."""
-    window = fields.get("sliding_window")
-    windowed = fields.flag("use_sliding_window") and window is not None
-    return [SLIDING if windowed else FULL] * layers
+    return [SLIDING if windows_asked_for(fields) else FULL] * layers
 
 
 def without_rope(fields: ConfigFields, layers: int) -> list[str]:
@@ -137,7 +172,7 @@ def _rope_layers(fields: ConfigFields, layers: int) -> list[int]:
 
 def exaone_windows(fields: ConfigFields, layers: int) -> Sequence[str]:
     """EXAONE 4: every fourth layer full, or all where there is no window."""
-    if fields.get("sliding_window") is None:
+    if not has_window(fields):
         fields.understood("sliding_window_pattern")
         return [FULL] * layers
     return every_nth_full(SLIDING, "sliding_window_pattern", 4)(fields, layers)
@@ -255,12 +290,10 @@ def bailing_kinds(fields: ConfigFields, layers: int) -> list[str]:
     return [LINEAR if (layer + 1) % period else FULL for layer in range(layers)]
 
 
-def zamba2_kinds(fields: ConfigFields, layers: int) -> list[str]:
-    """Hybrid layers by the published `hybrid_layer_ids`."""
-    if fields.get("hybrid_layer_ids") is None:
-        raise fields.error("layers_block_type", "is missing, and so is hybrid_layer_ids")
-    ids = fields.layer_indices("hybrid_layer_ids", layers)
-    return [HYBRID if layer in ids else LINEAR for layer in range(layers)]
+def mostly_delta(fields: ConfigFields, layers: int) -> list[str]:
+    """OLMo hybrid: every fourth layer full; the last of fewer than four, too."""
+    kinds = every_nth_full(LINEAR, None, 4)(fields, layers)
+    return list(kinds) if FULL in kinds else [*kinds[:-1], FULL]
 
 
 def griffin_kinds(fields: ConfigFields, layers: int) -> list[str]:

@@ -37,7 +37,7 @@ from unified_tree.components.families.schedules import (
     listed,
 )
 from unified_tree.components.layers import AttentionLayer, IndexerLayer, Layer, StateLayer, compose
-from unified_tree.components.serving import Serving
+from unified_tree.components.serving import FP8_SCALED, Serving
 from unified_tree.components.weights import GroupedQueryAttention, LatentAttention
 from unified_tree.terms.errors import ConfigurationError
 
@@ -69,6 +69,7 @@ class Rules:
         adapt: the fields under the names that are read here.
         defaults: fields that published files of the family leave out, and what that means.
         index_keys: the key of a sparse layer's indexer; None for one key of `index_head_dim` a token.
+        beside: the state that one layer keeps besides what its kind says, by its number.
         known: False for a type that is not known, whose fields mean nothing but what the layers make use of.
     """
 
@@ -85,6 +86,7 @@ class Rules:
     adapt: Callable[[ConfigFields], ConfigFields] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     index_keys: Callable[[ConfigFields, Serving], IndexerLayer] | None = None
+    beside: Callable[[ConfigFields, Serving, int], StateLayer | None] | None = None
     known: bool = True
 
 
@@ -119,6 +121,9 @@ def read_stack(fields: ConfigFields, serving: Serving, rules: Rules) -> Composit
         if kind in RECURRENT:
             state = _state(own, serving, rules, kind)
             kept.append(state if kind in ATTENDING else replace(state, weights=state.weights + weights))
+        besides = None if rules.beside is None else rules.beside(own, serving, number)
+        if besides is not None:
+            kept.append(besides)
         stack.append(kept)
     if mlp is None:
         fields.notes.append("the file does not say how wide its MLPs are, so FLOPs are not stated")
@@ -178,7 +183,7 @@ def index_keys(fields: ConfigFields, serving: Serving) -> IndexerLayer:
     rank = fields.optional_count("q_lora_rank") or hidden
     fields.understood("index_kpool_always_select_tail", "index_share_for_mtp_iteration")
     return IndexerLayer(
-        parts=serving.index_parts(fields, dim),
+        parts=serving.index_parts(fields, dim, usual=FP8_SCALED if fields.get("kv_lora_rank") is not None else None),
         weights=rank * heads * dim + hidden * (dim + heads),
         flops_per_entry=2 * heads * dim,
         tokens_per_slot=fields.count("index_kpool", "indexer_compress_ratio", default=1),

@@ -27,12 +27,22 @@ CHUNK = ("mamba_chunk_size", "chunk_size")
 """The spellings of Mamba's fields."""
 
 
-def recurrent_dtype(fields: ConfigFields, serving: Serving) -> str:
-    """The caller's choice, the file's, or fp32."""
+DTYPE_NOTE = (
+    "recurrent states are fp32, as SGLang keeps them; vLLM keeps them in the model's dtype unless it is told another "
+    "mamba_ssm_cache_dtype: give state_dtype for that"
+)
+
+
+def recurrent_dtype(fields: ConfigFields, serving: Serving, *, differs: bool = True) -> str:
+    """The caller's choice, the file's, or fp32. `differs` says that engines have defaults of their own."""
     named = fields.get(*SSM_DTYPE)
     if serving.state_dtype is not None:
         return serving.state_dtype
-    return RECURRENT_DTYPE if named is None else dtype_name(named, SSM_DTYPE[0])
+    if named is not None:
+        return dtype_name(named, SSM_DTYPE[0])
+    if differs and DTYPE_NOTE not in fields.notes:
+        fields.notes.append(DTYPE_NOTE)
+    return RECURRENT_DTYPE
 
 
 def kda(fields: ConfigFields, serving: Serving) -> StateLayer:
@@ -55,7 +65,7 @@ def kda(fields: ConfigFields, serving: Serving) -> StateLayer:
     )
     width = heads * head_dim
     gates = 2 * (hidden * head_dim + head_dim * width) + hidden * heads
-    return _layer(fields, serving, state, 4 * hidden * width + 3 * width * kernel + gates, DELTA_CHUNK_TOKENS)
+    return _layer(fields, serving, state, 4 * hidden * width + 3 * width * kernel + gates, DELTA_CHUNK_TOKENS, differs=False)
 
 
 def gated_delta_net(fields: ConfigFields, serving: Serving) -> StateLayer:
@@ -164,6 +174,33 @@ def lightning(fields: ConfigFields, serving: Serving) -> StateLayer:
     return StateLayer(parts=(part,), shards=serving.ranks, weights=5 * hidden * width, chunk_tokens=chunk)
 
 
+def bailing(fields: ConfigFields, serving: Serving) -> StateLayer:
+    """KDA in Ling and Ring 3, which have a short convolution; lightning attention in 2.5, as SGLang and vLLM read it."""
+    if fields.get("linear_conv_kernel_dim") is not None:
+        return kda(fields, serving)
+    fields.count("head_dim")
+    for name in ("group_norm_size", "linear_silu", "use_linear_silu", "num_key_value_heads", "linear_rope", "linear_backend"):
+        fields.understood(name)
+    return lightning(fields, serving)
+
+
+def ngram_conv(fields: ConfigFields, serving: Serving, layer: int) -> StateLayer | None:
+    """Qwen4-Exp: the dilated convolution over what the embeddings of n-grams add to a layer's hyper-connections."""
+    layers = fields.list_of(int, "ple_layer_ids")
+    for name in ("ple_embed_dim", "heads_per_ngram", "ngram_vocab_size_base", "make_ngram_vocab_size_divisible_by"):
+        fields.understood(name)
+    fields.understood("split_ngram_parts", "ple_conv_kernel_size", "ngram_size", "number_of_conv_states")
+    if not layers or layer + 1 not in layers:
+        return None
+    if serving.ranks > 1:
+        raise fields.error(
+            "ple_layer_ids", "names layers with convolutions whose division over ranks is not known; give one rank"
+        )
+    channels = fields.count("hidden_size") * fields.count("hc_count", "hc_mult")
+    columns = (fields.count("ple_conv_kernel_size", minimum=2) - 1) * fields.count("ngram_size")
+    return StateLayer(parts=(Part("conv", serving.conv_dtype, (channels, columns)),), weights=0, name="conv")
+
+
 def inkling_convs(fields: ConfigFields, serving: Serving) -> StateLayer:
     """Inkling's four short convolutions a layer: over keys, values, and what attention and MLP return."""
     hidden, kv_heads = fields.count("hidden_size"), fields.count("num_key_value_heads")
@@ -217,8 +254,11 @@ def rwkv7(fields: ConfigFields, serving: Serving) -> StateLayer:
     return StateLayer(parts=parts, weights=4 * hidden * hidden)
 
 
-def _layer(fields: ConfigFields, serving: Serving, state: StateShape, weights: int, chunk_tokens: int) -> StateLayer:
-    parts = state.parts(conv_dtype=serving.conv_dtype, recurrent_dtype=recurrent_dtype(fields, serving))
+def _layer(
+    fields: ConfigFields, serving: Serving, state: StateShape, weights: int, chunk_tokens: int, *, differs: bool = True
+) -> StateLayer:
+    dtype = recurrent_dtype(fields, serving, differs=differs)
+    parts = state.parts(conv_dtype=serving.conv_dtype, recurrent_dtype=dtype)
     return StateLayer(parts=parts, shards=serving.ranks, weights=weights, chunk_tokens=chunk_tokens)
 
 

@@ -70,6 +70,38 @@ def _mistral(fields: ConfigFields) -> None:
         fields.notes.append("SGLang keeps full attention where this file names a sliding_window; ignore it for that reading")
 
 
+def _qwen(fields: ConfigFields) -> None:
+    """Windows in the list of kinds that the file does not use."""
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list) and s.SLIDING in kinds and not fields.flag("use_sliding_window"):
+        raise fields.error(
+            "layer_types",
+            "names layers with a window, and use_sliding_window is not true; ignore layer_types to read full attention in "
+            "every layer, or add use_sliding_window",
+        )
+
+
+def _zaya(fields: ConfigFields) -> None:
+    """Whether the file counts layers of attention alone or of experts, too, is known by this list only."""
+    if fields.get("layer_types") is None:
+        raise fields.error(
+            "layer_types",
+            "is missing: num_hidden_layers counts blocks of attention and experts in transformers, and either in published "
+            "files. Describe the layers of attention in a file",
+        )
+
+
+def _past_window(fields: ConfigFields) -> int:
+    """Cohere's field counts past tokens only, as SGLang and vLLM read it; `transformers` counts the query, too."""
+    return fields.count("sliding_window")
+
+
+def _glm5(fields: ConfigFields) -> ConfigFields:
+    """The class pools 16 tokens where a file does not say it, and SGLang one."""
+    fields.count("index_kpool")
+    return _sparse_for_full(fields)
+
+
 def _dense_indexer(fields: ConfigFields) -> ConfigFields:
     if fields.get("use_dsa") is False:
         raise fields.error("use_dsa", "is false: how the file's layers are read then is not known")
@@ -185,23 +217,18 @@ def _sparse_for_full(fields: ConfigFields) -> ConfigFields:
 def _qwen4(fields: ConfigFields) -> ConfigFields:
     if fields.get("indexer_head_dim") is None:
         raise fields.error("indexer_head_dim", "is missing: the layers pick tokens by the keys of an indexer")
-    if fields.get("ple_layer_ids"):
-        raise fields.error(
-            "ple_layer_ids",
-            "names layers with embeddings of n-grams, whose states and token history are not read; describe them in a file",
-        )
-    fields.understood("ple_conv_kernel_size", "ple_embed_dim", "ngram_size", "heads_per_ngram", "number_of_conv_states")
-    for name in ("ngram_vocab_size_base", "split_ngram_parts", "make_ngram_vocab_size_divisible_by", "indexer_kv_heads"):
-        fields.understood(name)
+    if fields.layer_indices("ple_layer_ids", fields.count("num_hidden_layers"), first=1):
+        fields.notes.append(s.NGRAM_NOTE)
     return _sparse_for_full(fields)
 
 
 def _pooled_index(fields: ConfigFields, serving: Serving) -> IndexerLayer:
-    """Qwen4-Exp: the mean key of `indexer_compress_ratio` tokens; one KV head of the indexer."""
+    """Qwen4-Exp: the mean key of `indexer_compress_ratio` tokens, of each KV head of the indexer."""
+    kv_heads = fields.count("indexer_kv_heads", default=1)
     heads, dim, hidden = fields.count("indexer_n_heads"), fields.count("indexer_head_dim"), fields.count("hidden_size")
     return IndexerLayer(
-        parts=serving.index_parts(fields, dim),
-        weights=hidden * dim * (heads + 1),
+        parts=serving.index_parts(fields, kv_heads * dim),
+        weights=hidden * dim * (heads + kv_heads),
         flops_per_entry=2 * heads * dim,
         tokens_per_slot=fields.count("indexer_compress_ratio"),
     )
@@ -256,13 +283,19 @@ def _step(fields: ConfigFields) -> ConfigFields:
 
 
 def _bailing(fields: ConfigFields) -> ConfigFields:
-    """Ling and Ring 3: KDA of `head_dim`; those of 2.5 have no `short_conv_kernel_size`, and lightning attention."""
+    """Ling and Ring 3: KDA of `head_dim`. Those of 2.5 have no `short_conv_kernel_size`, and lightning attention."""
+    if fields.get("full_attention_type") not in (None, "mla"):
+        raise fields.error("full_attention_type", "must be mla; other layers are not known of this type")
+    fields.understood("linear_num_heads")
+    if fields.get("short_conv_kernel_size") is None:
+        if fields.get("linear_conv_kernel_dim", "kda_lower_bound", "kda_safe_gate") is not None:
+            raise fields.error("short_conv_kernel_size", "is missing, and other fields of KDA are there")
+        return fields
     own = {
         "linear_num_heads": fields.count("num_attention_heads"),
         "linear_head_dim": fields.optional_count("linear_head_dim") or fields.count("head_dim"),
         "linear_conv_kernel_dim": fields.count("short_conv_kernel_size", "linear_conv_kernel_dim"),
     }
-    fields.understood("linear_num_heads", "linear_conv_kernel_dim")
     return fields.overlaid(own)
 
 
@@ -274,6 +307,7 @@ def _laguna(fields: ConfigFields) -> ConfigFields:
 def _inkling(fields: ConfigFields) -> ConfigFields:
     fields.understood("local_layer_ids", "d_rel", "rel_extent", "n_layers_per_attn_res_block")
     fields.count("swa_num_key_value_heads")
+    fields.count("swa_head_dim")
     return _named({"sliding_window": ("sliding_window_size",)})(fields)
 
 
@@ -292,6 +326,8 @@ def _zamba(fields: ConfigFields) -> ConfigFields:
         "attention_hidden_size", "kv_channels", "num_query_groups", "hybrid_layer_ids", "num_mem_blocks", "n_mamba_heads"
     )
     fields.understood("attn_layer_period", "attn_layer_offset", "num_key_value_heads")
+    if fields.get("mamba_expand", "expand") is None:
+        raise fields.error("mamba_expand", "is missing, and has no value that follows from the others")
     return fields.overlaid({"head_dim": fields.count("attention_head_dim", default=2 * hidden // heads)})
 
 
@@ -398,26 +434,26 @@ RULES: Mapping[str, Rules] = {
     "falcon": replace(PLAIN_CHECKED, adapt=_falcon),
     "gpt_bigcode": replace(PLAIN_CHECKED, adapt=_gpt_bigcode),
     "llama": replace(PLAIN_CHECKED, mlp=dense_mlp),
-    "mistral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_if_sized, check=_mistral, mlp=dense_mlp),
+    "mistral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_unless_null, check=_mistral, mlp=dense_mlp),
     "mixtral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_if_sized, check=_mistral, mlp=expert_mlp),
-    "ministral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_if_sized),
+    "ministral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_unless_null),
     "phi3": replace(PLAIN_CHECKED, check=_window_or_none),
     "phi4_multimodal": replace(PLAIN_CHECKED, check=_window_or_none),
     "phimoe": replace(PLAIN_CHECKED, check=_window_or_none),
     "starcoder2": replace(PLAIN_CHECKED, check=_window_or_none),
-    "qwen2": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, mlp=dense_mlp),
-    "qwen2_5_omni_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows),
-    "qwen2_5_vl_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows),
-    "qwen2_moe": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows),
-    "qwen2_vl_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows),
-    "dots1": Rules(kinds=(FULL, SLIDING), otherwise=s.everywhere(FULL)),
-    "qwen3": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, mlp=dense_mlp),
+    "qwen2": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=_qwen, mlp=dense_mlp),
+    "qwen2_5_omni_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=_qwen),
+    "qwen2_5_vl_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=_qwen),
+    "qwen2_moe": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen2_moe_windows, check=_qwen),
+    "qwen2_vl_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=_qwen),
+    "dots1": Rules(kinds=(FULL, SLIDING), otherwise=s.dots1_windows),
+    "qwen3": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=_qwen, mlp=dense_mlp),
     "qwen3_moe": Rules(kinds=(FULL, SLIDING), otherwise=s.windows_if_used, mlp=qwen_mlp),
     "smollm3": Rules(kinds=(FULL, SLIDING), otherwise=s.without_rope),
     "afmoe": replace(WINDOWS, otherwise=s.every_nth_full(SLIDING, "global_attn_every_n_layers", 4)),
     "beam": replace(WINDOWS, otherwise=s.every_nth_full(SLIDING, None, 6, last_is_full=True)),
-    "cohere2": replace(WINDOWS, otherwise=s.every_nth_full(SLIDING, "sliding_window_pattern", 4)),
-    "cohere2_moe": replace(WINDOWS, otherwise=s.cohere2_moe_windows),
+    "cohere2": replace(WINDOWS, otherwise=s.every_nth_full(SLIDING, "sliding_window_pattern", 4), window=_past_window),
+    "cohere2_moe": replace(WINDOWS, otherwise=s.cohere2_moe_windows, window=_past_window),
     "cwm": replace(WINDOWS, otherwise=s.first_of_each(SLIDING, 4)),
     "exaone4": replace(WINDOWS, otherwise=s.exaone_windows),
     "exaone_moe": replace(WINDOWS, otherwise=s.exaone_windows),
@@ -467,33 +503,34 @@ RULES: Mapping[str, Rules] = {
         attention=LATENT,
         state=states.kda,
         mlp=deepseek_mlp,
-        adapt=_sparse_for_full,
+        adapt=_glm5,
     ),
     "minimax_m3_vl_text": MINIMAX_M3,
     "minimax": MINIMAX_TEXT,
     "qwen3_next": QWEN_DELTA,
     "qwen3_5_moe_text": QWEN_DELTA,
     "qwen3_5_text": replace(DELTA, mlp=dense_mlp),
-    "olmo_hybrid": replace(DELTA, otherwise=s.every_nth_full(LINEAR, None, 4), gated=False),
+    "olmo_hybrid": replace(DELTA, otherwise=s.mostly_delta, gated=False),
     "qwen4_exp_text": replace(
         DELTA,
         kinds=(INDEXED, LINEAR),
         otherwise=s.every_nth_full(LINEAR, "full_attention_interval", 4, whole=INDEXED),
         adapt=_qwen4,
         index_keys=_pooled_index,
+        beside=states.ngram_conv,
     ),
     "kimi_linear": KIMI,
     "bailing_hybrid": Rules(
         kinds=(FULL, LINEAR),
         otherwise=s.bailing_kinds,
         attention=LATENT,
-        state=states.kda,
+        state=states.bailing,
         adapt=_bailing,
     ),
     "bamba": replace(MAMBA2, otherwise=s.at_indices("attn_layer_indices", FULL, LINEAR), mlp=dense_mlp),
     "granitemoehybrid": replace(MAMBA2, otherwise=s.everywhere(LINEAR), check=_granite_hybrid),
     "falcon_h1": Rules(kinds=(HYBRID,), otherwise=s.everywhere(HYBRID), state=states.mamba2, mlp=dense_mlp, adapt=_falcon_h1),
-    "zamba2": Rules(kinds=(HYBRID, LINEAR), otherwise=s.zamba2_kinds, state=states.mamba2, adapt=_zamba, mlp=unknown_mlp),
+    "zamba2": Rules(kinds=(HYBRID, LINEAR), otherwise=None, state=states.mamba2, adapt=_zamba, mlp=unknown_mlp),
     "zamba": Rules(kinds=(HYBRID, LINEAR), otherwise=None, state=states.zamba_mamba1, adapt=_zamba, mlp=unknown_mlp),
     "jamba": Rules(kinds=(FULL, LINEAR), otherwise=s.jamba_kinds, state=states.mamba1, mlp=jamba_mlp),
     "mamba": Rules(kinds=(LINEAR,), otherwise=s.everywhere(LINEAR), state=states.pure_mamba1, mlp=no_mlp),
@@ -506,6 +543,6 @@ RULES: Mapping[str, Rules] = {
     "lfm3": Rules(kinds=(FULL, SLIDING, CONV), otherwise=s.lfm3_kinds, state=states.short_conv),
     "inkling_text": INKLING,
     "inkling2_text": INKLING,
-    "zaya": Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=s.everywhere(HYBRID), state=states.zaya_state),
+    "zaya": Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=None, state=states.zaya_state, check=_zaya),
 }
 """How each `model_type` is read."""

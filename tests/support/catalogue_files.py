@@ -7,10 +7,6 @@ from typing import Any
 MOE = {"hidden_size": 4096, "intermediate_size": 8192, "vocab_size": 1000}
 MLA_SIZES = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 MLA_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "first_k_dense_replace": 1}
-NOT_READ = {
-    "deepseek-v4.1-flash": "layers that share compressed KV of 2:1 and 1:1: the carry-over between entries is not known"
-}
-"""The models that are refused, and why."""
 
 
 def file_of(model: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +75,14 @@ def file_of(model: dict[str, Any]) -> dict[str, Any]:
         }
         text = {**mla, **index, "index_topk": 2048, **own, "num_attention_heads": 128}
         return {"model_type": "dots3_note", **text}
-    return {"model_type": "deepseek_v41", **base}
+    own = {
+        name: fields[name]
+        for name in ("head_dim", "sliding_window", "compress_ratios", "kv_source_layer_ids", "qk_rope_head_dim")
+    }
+    own |= {name: fields[name] for name in ("index_source_layer_ids", "index_head_dim", "index_n_heads", "index_topk")}
+    more = {"q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "hc_mult": 4}
+    text = {"model_type": "deepseek_v41_text", **base, **own, **more, **MLA_MOE, "num_attention_heads": 64}
+    return {"model_type": "deepseek_v41", "text_config": {**text, "num_key_value_heads": 1}}
 
 
 def _windows(model: dict[str, Any], grouped: dict[str, Any]) -> dict[str, Any]:

@@ -121,9 +121,32 @@ OWN: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {},
     "olmo3": {},
     "smollm3": {"use_sliding_window": True},
+    "qwen4_exp_text": {
+        "ple_layer_ids": [2, 5],
+        "eos_token_id": 2,
+        "hc_count": 2,
+        "hc_lowrank": 8,
+        "ple_conv_kernel_size": 3,
+        "indexer_head_dim": 16,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+        "ngram_vocab_size_base": 64,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 2,
+        "heads_per_ngram": 2,
+        "ple_embed_dim": 32,
+        "output_gate_type": "sigmoid",
+    },
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
 }
 """Types, and the fields of their tiny models."""
+
+WHOLE_STATES = {"qwen4_exp_text": 1}
+"""Which of a type's convolutions keeps past inputs only."""
+PAST_ONLY = ("cohere2",)
+"""Types whose windows `transformers` counts with the query, and SGLang and vLLM without."""
 
 Kept = dict[int, dict[str, Any]]
 
@@ -143,10 +166,15 @@ def tiny(model_type: str) -> tuple[dict[str, Any], Kept]:
     model = make(config, attn_implementation="eager").eval()
     with torch.no_grad():
         cache = model(input_ids=torch.arange(3, 43)[None], use_cache=True).past_key_values
-    return config.to_dict(), {i: kept for i, layer in enumerate(cache.layers) if (kept := _of_layer(layer))}
+    whole = WHOLE_STATES.get(model_type)
+    found = {i: kept for i, layer in enumerate(cache.layers) if (kept := _of_layer(layer, whole))}
+    for kept in found.values() if model_type in PAST_ONLY else ():
+        elements, window = kept["token"]
+        kept["token"] = (elements, None if window is None else window + 1)
+    return config.to_dict(), found
 
 
-def _of_layer(layer: Any) -> dict[str, Any]:
+def _of_layer(layer: Any, whole: int | None) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     rows = [t for name in ("keys", "values") if isinstance(t := getattr(layer, name, None), torch.Tensor) and t.numel()]
     if rows:
@@ -155,10 +183,13 @@ def _of_layer(layer: Any) -> dict[str, Any]:
     for name in ("indexer_keys", "idx_keys"):
         if isinstance(keys := getattr(layer, name, None), torch.Tensor):
             kept["index"] = keys.shape[-1]
-    convs = [t for t in (getattr(layer, "conv_states", None) or {}).values() if t is not None]
+    # rows of two dims are tokens, which the prompt has
+    convs = {i: t for i, t in (getattr(layer, "conv_states", None) or {}).items() if t is not None and t.ndim == 3}
     states = [t for t in (getattr(layer, "recurrent_states", None) or {}).values() if t is not None]
     if convs or states:
-        kept["state"] = sum(t.shape[1] * (t.shape[2] - 1) for t in convs) + sum(prod(t.shape[1:]) for t in states)
+        kept["state"] = sum(t.shape[1] * (t.shape[2] - (i != whole)) for i, t in convs.items()) + sum(
+            prod(t.shape[1:]) for t in states
+        )
     return kept
 
 

@@ -40,8 +40,8 @@ def test_the_names_people_ask_for_are_there() -> None:
         ("qwen3-next-80b-a3b", {"full": 12 * 2 * 512 * 2}, {"mamba": 36 * (8192 * 3 * 2 + 32 * 128 * 128 * 4)}),
         ("nemotron-h-8b", {"full": 4 * 8 * 256 * 2}, {"mamba": 24 * (10240 * 3 * 2 + 128 * 64 * 128 * 4)}),
         ("kimi-linear-48b-a3b", {"full": 7 * 576 * 2}, {"mamba": 20 * (3 * 4096 * 3 * 2 + 32 * 128 * 128 * 4)}),
-        ("deepseek-v3.2", {"full": 61 * 576 * 2, "indexer": 61 * 128 * 2}, {}),
-        ("glm-5", {"full": 78 * 576 * 2, "indexer": 78 * 128 * 2}, {}),
+        ("deepseek-v3.2", {"full": 61 * 576 * 2, "indexer": 61 * 132}, {}),
+        ("glm-5", {"full": 78 * 576 * 2, "indexer": 78 * 132}, {}),
         ("mimo-v2-flash", {"full": 9 * 4 * 320 * 2, "swa": 39 * 8 * 320 * 2}, {}),
         (
             "deepseek-v4-flash",
@@ -78,6 +78,6 @@ def test_every_option_is_passed_on(name: Any) -> None:
     model = composition_for(name, page_size=256, tensor_parallel=2, kv_dtype="fp8", draft=1)
     assert model.page_size == 256
     assert "draft" in model.bytes_per_token()
-    assert all(
-        model.bytes_per_token()[k] <= v / 2 for k, v in composition_for(name).bytes_per_token().items() if k != "overlap"
-    )
+    before = composition_for(name)
+    unchanged = {"overlap"} if name == "deepseek-v4-flash" else {"overlap", "indexer"}  # fp8 in any case
+    assert all(model.bytes_per_token()[k] <= v / 2 for k, v in before.bytes_per_token().items() if k not in unchanged)

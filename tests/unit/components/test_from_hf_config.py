@@ -321,23 +321,23 @@ def test_deepseek_v3_is_latent_only() -> None:
 
 def test_deepseek_v32_index_keys_share_the_latents_pages() -> None:
     model = from_hf_config(DeepseekV32Config().to_dict())
-    assert model.bytes_per_token() == {"full": 61 * (512 + 64) * 2, "indexer": 61 * 128 * 2}
+    assert model.bytes_per_token() == {"full": 61 * (512 + 64) * 2, "indexer": 61 * 132}
     index = parts(model)["indexer"]
     assert (index.shares, index.required, index.coverage) == ("full", True, Path())
-    assert model.pool_page_bytes() == {"full": 64 * 61 * (576 + 128) * 2}
+    assert model.pool_page_bytes() == {"full": 64 * 61 * (576 * 2 + 132)}
 
 
 def test_glm_shared_indexers_keep_no_keys() -> None:
     every = from_hf_config(GlmMoeDsaConfig().to_dict())
-    assert every.bytes_per_token() == {"full": 78 * 576 * 2, "indexer": 78 * 128 * 2}
+    assert every.bytes_per_token() == {"full": 78 * 576 * 2, "indexer": 78 * 132}
     sparse_indexers: dict[str, Any] = {"index_topk_freq": 4}
     some = GlmMoeDsaConfig(**sparse_indexers).to_dict()
     own = some["indexer_types"].count("full")
     assert 0 < own < 78
-    assert from_hf_config(some).bytes_per_token()["indexer"] == own * 128 * 2
+    assert from_hf_config(some).bytes_per_token()["indexer"] == own * 132
     published = {key: value for key, value in some.items() if key != "indexer_types"}
     assert from_hf_config(published | {"index_topk_freq": 4}) == from_hf_config(some)
-    assert from_hf_config(published | {"index_topk_pattern": "F" + "S" * 77}).bytes_per_token()["indexer"] == 128 * 2
+    assert from_hf_config(published | {"index_topk_pattern": "F" + "S" * 77}).bytes_per_token()["indexer"] == 132
 
 
 V4_LAYERS = ["sliding_attention"] * 2 + ["compressed_sparse_attention", "heavily_compressed_attention"] * 20
@@ -405,7 +405,7 @@ def test_deepseek_v4_page_size_and_other_rates() -> None:
         (LlamaConfig(num_key_value_heads=8), 4, {"full": 32 * 2 * 256 * 2}),
         (LlamaConfig(num_key_value_heads=8), 16, {"full": 32 * 1 * 256 * 2}),
         (MiMoV2FlashConfig(), 8, {"full": 9 * 1 * 320 * 2, "swa": 39 * 1 * 320 * 2}),
-        (DeepseekV32Config(), 8, {"full": 61 * 576 * 2, "indexer": 61 * 128 * 2}),
+        (DeepseekV32Config(), 8, {"full": 61 * 576 * 2, "indexer": 61 * 132}),
     ],
 )
 def test_tensor_parallel_share(config: Any, ranks: Any, expected: Any) -> None:
@@ -450,7 +450,7 @@ def test_draft_layers_look_like_the_models_own() -> None:
     assert eagle.flops_per_token == parts(model)["full"].flops_per_token / 32
     assert model.pool_page_bytes() == {"full": 64 * (32 + 1) * 8 * 256 * 2}
     mtp = from_hf_config(DeepseekV32Config().to_dict(), draft=2)
-    assert mtp.bytes_per_token()["draft"] == 2 * (576 + 128) * 2
+    assert mtp.bytes_per_token()["draft"] == 2 * (576 * 2 + 132)
 
 
 def test_draft_follows_the_window_in_deepseek_v4() -> None:

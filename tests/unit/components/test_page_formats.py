@@ -44,8 +44,9 @@ def test_windows_and_full_layers_in_turn() -> None:
 def test_latents_and_index_keys_are_the_same_on_every_rank() -> None:
     kept = formats(composition_for("deepseek-v3.2", tensor_parallel=8, draft=1))
     assert parts(kept["full"]) == [("latent", "bfloat16", (576,))]
-    assert parts(kept["indexer"]) == [("key", "bfloat16", (128,))]
-    assert parts(kept["draft"]) == [("latent", "bfloat16", (576,)), ("key", "bfloat16", (128,))]
+    index_keys = [("key", "float8_e4m3fn", (128,)), ("scale", "float32", (1,))]
+    assert parts(kept["indexer"]) == index_keys
+    assert parts(kept["draft"]) == [("latent", "bfloat16", (576,)), *index_keys]
     assert kept["draft"].layer_ids == (61,)
     assert {page.shard for page in kept.values()} == {WHOLE}
 
