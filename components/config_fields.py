@@ -239,10 +239,12 @@ KNOWN_HARMLESS = re.compile(
     r"|query_pre_attn_scalar|attn_temperature_tuning|is_causal|type_vocab_size|key_multiplier|chunk_size_feed_forward"
     r"|max_window_layers|no_rope_layer.*|skip_.*rope.*|use_qk_norm|qk_norm.*|.*qk_layernorm|.*_qk_norm|qk_head_dim"
     r"|use_mem_eff_path|use_memory_efficient_attention|residual_in_fp32|num_logits_to_keep|original_max_position_embeddings"
-    r"|scoring_func|vocab_size.*|hidden_size_per_layer_input|attention_bias|pretraining_tp|use_flash_attn.*|use_sdpa.*"
+    r"|scoring_func|vocab_size.*|hidden_size_per_layer_input|attention_bias|pretraining_tp|use_flash_att.*|use_sdpa.*"
     r"|n_embd_per_layer|swiglu.*|ffn_.*|block_(auto_adjust_ff_dim|ffn_dim_multiplier|multiple_of)|time_step_.*|rope.*"
     r"|quantization_config|layer_norm.*|norm_.*|use_parallel_residual|parallel_attn|laurel_rank|altup_.*|mode"
     r"|linear_(a_log|dt)_.*|linear_(allow_neg_eigval|lower_bound)|kda_(safe_gate|lower_bound)|hc_.*|lm_head.*|head_bias"
+    r"|cache_implementation|order_of_interleaved_layers|use_parallel_(block|embedding)|mamba_inner_layernorms|gated_linear_unit"
+    r"|ignore_index|.*_interp_ratio|mla_use_nope|mla_scale_.*|apply_mla_.*_rescale|gated_mla|.*_attention_gate_type"
     r"|share_expert_dims?|shared_expert.*|share_encoder_decoder_embeddings|mtp_.*|num_mtp_.*|.*_expert_overlap|_.*)"
 )
 """Names that hold such a word and are known not to change what is cached."""

@@ -81,6 +81,8 @@ def any_mlp(fields: ConfigFields, layers: int) -> list[int] | None:
     """Active MLP weights by layer, gated and with experts where the file names them; None where it does not say."""
     hidden, inner = fields.count("hidden_size"), fields.get("intermediate_size")
     experts = fields.optional_count("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+    if any(isinstance(fields.get(name), list) for name in ("num_experts_per_tok", "moe_topk", *SHARED_EXPERTS)):
+        return None  # experts that differ by layer
     active = fields.optional_count("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
     if isinstance(inner, list) and len(inner) == layers and all(type(width) is int for width in inner):
         return [gated_mlp(hidden, width) for width in inner]

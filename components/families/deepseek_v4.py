@@ -20,7 +20,6 @@ from unified_tree.components.composition import Composition
 from unified_tree.components.compressed import compressed, overlap
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel, draft
-from unified_tree.components.families.attention_fields import past_window
 from unified_tree.components.families.schedules import NGRAM_NOTE, SLIDING
 from unified_tree.components.indexer import indexer
 from unified_tree.components.layers import DEFAULT_PAGE_SIZE
@@ -79,8 +78,9 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
         raise fields.error(
             "num_key_value_heads", f"must be 1: one vector is key and value, not {fields.get('num_key_value_heads')}"
         )
-    for name in ("qk_rope_head_dim", "index_topk", "index_n_heads", "index_head_dim"):
+    for name in ("qk_rope_head_dim", "index_topk", "index_n_heads", "index_head_dim", "kv_lora_rank", "v_head_dim"):
         fields.understood(name)
+    fields.understood("qk_nope_head_dim", "index_source_layer_ids", "candidate_source_layer_id")
     shape = _shape(fields, serving)
     ratios = sorted({each.ratio for each in compressors})
     if not ratios:
@@ -220,7 +220,7 @@ def _shape(fields: ConfigFields, serving: Serving) -> _Shape:
         score_flops=2 * heads * 2 * head_dim,
         body_weights=queries + output + hyper_connections + experts,
         window_weights=hidden * head_dim,
-        window_tokens=past_window(fields),
+        window_tokens=fields.count("sliding_window", "window_size", minimum=2) - 1,
         vector=_vector(fields, serving, head_dim),
     )
 

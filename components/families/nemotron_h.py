@@ -21,7 +21,7 @@ PATTERN_KINDS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
     """A block without state counts towards the attention or Mamba2 block before it (the first such block, if none is)."""
     blocks = _blocks(fields)
-    fields.understood("num_hidden_layers", "hybrid_override_pattern", *LIST_FIELDS)
+    fields.understood("num_hidden_layers", "hybrid_override_pattern", "num_query_groups", *LIST_FIELDS)
     if FULL in blocks:
         fields.count("num_key_value_heads")
         fields.count("head_dim", "attention_head_dim")

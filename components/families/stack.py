@@ -70,6 +70,7 @@ class Rules:
         defaults: fields that published files of the family leave out, and what that means.
         index_keys: the key of a sparse layer's indexer; None for one key of `index_head_dim` a token.
         beside: the state that one layer keeps besides what its kind says, by its number.
+        understood: fields of published files that change nothing of what is read here.
         known: False for a type that is not known, whose fields mean nothing but what the layers make use of.
     """
 
@@ -87,6 +88,7 @@ class Rules:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     index_keys: Callable[[ConfigFields, Serving], IndexerLayer] | None = None
     beside: Callable[[ConfigFields, Serving, int], StateLayer | None] | None = None
+    understood: tuple[str, ...] = ()
     known: bool = True
 
 
@@ -96,6 +98,7 @@ def read_stack(fields: ConfigFields, serving: Serving, rules: Rules) -> Composit
     fields = fields.overlaid(missing)
     if rules.adapt is not None:
         fields = rules.adapt(fields)
+    fields.understood(*rules.understood)
     layers = fields.count(LAYERS)
     rules.check(fields)
     kinds = listed(fields, layers, rules.kinds, rules.otherwise)

@@ -157,9 +157,10 @@ def _mamba1(fields: ConfigFields, serving: Serving, inner: int, rank_field: str)
 
 
 def short_conv(fields: ConfigFields, serving: Serving) -> StateLayer:
-    """LFM's gated short convolution over the hidden size."""
+    """LFM's gated short convolution, over the hidden size unless the file says `conv_dim`."""
     hidden, kernel = fields.count("hidden_size"), fields.count("conv_L_cache", minimum=2)
-    part = Part("conv", serving.conv_dtype, (serving.divided(fields, "hidden_size", hidden), kernel - 1))
+    channels = fields.count("conv_dim", default=hidden)
+    part = Part("conv", serving.conv_dtype, (serving.divided(fields, "conv_dim", channels), kernel - 1))
     return StateLayer(parts=(part,), shards=serving.ranks, weights=4 * hidden * hidden + hidden * kernel, name="conv")
 
 

@@ -102,6 +102,37 @@ def _glm5(fields: ConfigFields) -> ConfigFields:
     return _sparse_for_full(fields)
 
 
+def _all_softmax(fields: ConfigFields) -> None:
+    """`attn_type_list` of MiniMax-M2 names softmax attention only."""
+    _no_windows(fields)
+    kinds = fields.list_of(int, "attn_type_list")
+    if kinds is not None and set(kinds) != {1}:
+        raise fields.error("attn_type_list", "names layers that are not softmax attention (1)")
+
+
+def _uncompressed(fields: ConfigFields) -> None:
+    """ERNIE 4.5."""
+    _no_windows(fields)
+    if fields.get("compression_ratio") not in (None, 1, 1.0):
+        raise fields.error("compression_ratio", "is not 1, and what it compresses is not known")
+
+
+def _hunyuan(fields: ConfigFields) -> None:
+    """Files name the sizes of latents and of KV shared across layers that the model does not use."""
+    _no_windows(fields)
+    for name in ("use_mla", "use_cla"):
+        if fields.get(name) not in (None, False):
+            raise fields.error(name, "is true: how such layers keep their KV is not known for this type")
+    fields.understood("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "cla_share_factor")
+
+
+def _latents(fields: ConfigFields) -> None:
+    """Longcat and DeepSeek-V2 say in words what their sizes say."""
+    _no_windows(fields)
+    if fields.get("attention_method") not in (None, "MLA") or fields.get("use_mla") is False:
+        raise fields.error("attention_method" if fields.get("attention_method") else "use_mla", "says that this is not MLA")
+
+
 def _dense_indexer(fields: ConfigFields) -> ConfigFields:
     if fields.get("use_dsa") is False:
         raise fields.error("use_dsa", "is false: how the file's layers are read then is not known")
@@ -360,7 +391,7 @@ GEMMA4 = Rules(
     adapt=_gemma4,
 )
 MLA = Rules(attention=LATENT, mlp=deepseek_mlp)
-ANY_MLA = Rules(attention=LATENT)
+ANY_MLA = Rules(attention=LATENT, check=_latents)
 SPARSE_MLA = Rules(kinds=(INDEXED,), otherwise=s.everywhere(INDEXED), attention=LATENT, mlp=deepseek_mlp)
 DELTA = Rules(
     kinds=(FULL, LINEAR),
@@ -371,7 +402,12 @@ DELTA = Rules(
 QWEN_DELTA = replace(DELTA, mlp=qwen_mlp)
 KIMI = Rules(kinds=(FULL, LINEAR), otherwise=s.kimi_kinds, attention=LATENT, state=states.kda, mlp=deepseek_mlp)
 MAMBA2 = Rules(kinds=(FULL, LINEAR), otherwise=None, state=states.mamba2)
-LFM = Rules(kinds=(FULL, CONV), otherwise=s.at_indices("full_attn_idxs", FULL, CONV, otherwise=FULL), state=states.short_conv)
+LFM = Rules(
+    kinds=(FULL, CONV),
+    otherwise=s.at_indices("full_attn_idxs", FULL, CONV, otherwise=FULL),
+    state=states.short_conv,
+    understood=("block_dim", "block_ff_dim", "block_use_swiglu", "conv_dim_out", "num_heads"),
+)
 MIMO = Rules(kinds=(FULL, SLIDING), otherwise=s.mimo_windows, wide=True, window=_mimo_window, adapt=_mimo, mlp=deepseek_mlp)
 INKLING = Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=s.inkling_kinds, state=states.inkling_convs, adapt=_inkling)
 STEP = Rules(kinds=(FULL, SLIDING, INDEXED), otherwise=None, adapt=_step)
@@ -388,9 +424,6 @@ RULES: Mapping[str, Rules] = {
             "cohere",
             "csm",
             "emu3_text_model",
-            "ernie4_5",
-            "ernie4_5_moe",
-            "ernie4_5_vl_moe_text",
             "flex_olmo",
             "gemma",
             "glm",
@@ -403,14 +436,11 @@ RULES: Mapping[str, Rules] = {
             "granitemoe",
             "granitemoeshared",
             "helium",
-            "hunyuan_v1_dense",
-            "hunyuan_v1_moe",
             "hy_v3",
             "hyperclovax",
             "internlm3",
             "iquestcoder",
             "jais2",
-            "minimax_m2",
             "ministral3",
             "nanochat",
             "nemotron",
@@ -431,6 +461,9 @@ RULES: Mapping[str, Rules] = {
         ("biogpt", "bloom", "codegen", "gpt2", "gpt_neox", "gpt_neox_japanese", "gptj", "opt", "persimmon", "xglm"),
         replace(PLAIN_CHECKED, adapt=_named(GPT_NAMES)),
     ),
+    "minimax_m2": replace(PLAIN, check=_all_softmax),
+    **dict.fromkeys(("ernie4_5", "ernie4_5_moe", "ernie4_5_vl_moe_text"), replace(PLAIN, check=_uncompressed)),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), replace(PLAIN, check=_hunyuan)),
     "falcon": replace(PLAIN_CHECKED, adapt=_falcon),
     "gpt_bigcode": replace(PLAIN_CHECKED, adapt=_gpt_bigcode),
     "llama": replace(PLAIN_CHECKED, mlp=dense_mlp),
@@ -487,7 +520,7 @@ RULES: Mapping[str, Rules] = {
     "deepseek_v32": SPARSE_MLA,
     "glm_moe_dsa": SPARSE_MLA,
     "axk2": SPARSE_MLA,
-    "hy_v4": replace(SPARSE_MLA, defaults={"index_topk_freq": 4}),
+    "hy_v4": replace(SPARSE_MLA, defaults={"index_topk_freq": 4}, understood=("learnable_sink",)),
     "mistral_large4_text": replace(SPARSE_MLA, adapt=_mistral_large4),
     "dots3_note_text": Rules(
         kinds=(INDEXED, SLIDING),
@@ -543,6 +576,6 @@ RULES: Mapping[str, Rules] = {
     "lfm3": Rules(kinds=(FULL, SLIDING, CONV), otherwise=s.lfm3_kinds, state=states.short_conv),
     "inkling_text": INKLING,
     "inkling2_text": INKLING,
-    "zaya": Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=None, state=states.zaya_state, check=_zaya),
+    "zaya": Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=None, state=states.zaya_state, check=_zaya, understood=("cca",)),
 }
 """How each `model_type` is read."""
