@@ -27,6 +27,11 @@ LIST_FIELDS = ("layer_types", "layers_block_type")
 
 NGRAM_NOTE = "embeddings of n-grams read the tokens before a boundary, which an engine takes from the prompt"
 
+SAYS_KINDS = ("hybrid_layer_pattern", "full_attn_idxs", "attn_type_list", "attn_layer_indices", "local_layer_ids")
+"""Fields of published files that say which layers are of which kind."""
+WHOLE = {INDEXED: FULL}
+"""Files call sparse layers full attention, too."""
+
 Schedule: TypeAlias = Callable[[ConfigFields, int], Sequence[str]]
 """The kinds of so many layers where the file has no list of them."""
 
@@ -36,6 +41,7 @@ def listed(fields: ConfigFields, layers: int, known: Sequence[str], otherwise: S
 
     Lists may go on with the kinds of MTP layers, as many as `num_nextn_predict_layers`.
     """
+    contradicted = None
     for name in LIST_FIELDS:
         entries = fields.list_of(str, name)
         if entries is None:
@@ -43,10 +49,16 @@ def listed(fields: ConfigFields, layers: int, known: Sequence[str], otherwise: S
         extra = fields.get("num_nextn_predict_layers")
         if type(extra) is int and extra > 0 and len(entries) == layers + extra:
             fields = fields.overlaid({name: entries[:layers]})
+        kinds = fields.kinds(name, layers, known, ())
         if otherwise is not None:
             with suppress(ConfigurationError):
-                otherwise(fields, layers)  # what it reads says the same in another way, and the list goes before it
-        return fields.kinds(name, layers, known, ())
+                said = list(otherwise(fields, layers))  # the class's rule, or the same in another way
+                given = next((each for each in SAYS_KINDS if fields.get(each) is not None), None)
+                if given is not None and [WHOLE.get(kind, kind) for kind in said] != [WHOLE.get(kind, kind) for kind in kinds]:
+                    contradicted = given
+        if contradicted is not None:
+            raise fields.error(name, f"names other kinds of layers than {contradicted!r}")
+        return kinds
     if otherwise is None:
         raise fields.error(LIST_FIELDS[0], "is missing")
     kinds = list(otherwise(fields, layers))
@@ -152,15 +164,15 @@ def without_rope(fields: ConfigFields, layers: int) -> list[str]:
     window = fields.get("sliding_window")
     if not fields.flag("use_sliding_window") or window is None:
         return [FULL] * layers
-    return [FULL if rope else SLIDING for rope in _rope_layers(fields, layers)]
+    return [FULL if rope else SLIDING for rope in rope_layers(fields, layers)]
 
 
 def chunks_with_rope(fields: ConfigFields, layers: int) -> list[str]:
     """Llama 4: layers with a rotary embedding attend within their chunk, every fourth to the whole prefix."""
-    return [CHUNKED if rope else FULL for rope in _rope_layers(fields, layers)]
+    return [CHUNKED if rope else FULL for rope in rope_layers(fields, layers)]
 
 
-def _rope_layers(fields: ConfigFields, layers: int) -> list[int]:
+def rope_layers(fields: ConfigFields, layers: int) -> list[int]:
     given = fields.list_of(int, "no_rope_layers")
     if given:
         if len(given) != layers:

@@ -183,7 +183,7 @@ def models_command(model: str | None, page_size: int | None, tp: int, ignore: tu
 
 
 @app.command(name="sglang-check")
-@click.argument("model_path", type=GivenPath(exists=True))
+@click.argument("model_path", metavar="MODEL", type=GivenPath())
 @click.option("--device-gib", type=GIB_COUNT, help="Device memory of a rank for the cache.")
 @click.option("--host-gib", type=GIB_COUNT, help="Host memory of a rank; needs --device-gib.")
 @click.option("--page-size", type=click.IntRange(min=1, max=1 << 24), default=1, show_default=True, help="Tokens a page.")
@@ -197,7 +197,8 @@ def models_command(model: str | None, page_size: int | None, tp: int, ignore: tu
 def sglang_check_command(model_path: str, device_gib: float | None, host_gib: float | None, **given: Any) -> int:
     """Say what SGLang with `--radix-cache-backend unified_tree` would cache for a model.
 
-    MODEL_PATH is a model's folder or its config.json; SGLang is not needed. The exit code is 1 if the model would be refused.
+    MODEL is a model's folder, its config.json, a name that `unified-tree models` lists, or a file that describes the layers
+    that SGLang keeps. SGLang is not needed. The exit code is 1 if the model would be refused.
     """
     from unified_tree.controllers.cli.model_check import ModelCheck, print_check
 

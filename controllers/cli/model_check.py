@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree import Path, Point, Trailing
-from unified_tree.components import from_hf_config
+from unified_tree.components import composition_for, from_hf_config
+from unified_tree.components.composition_file import is_description, read_file
+from unified_tree.components.full import full
+from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.components.token_path import is_token_path
 from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.adapters.sglang.settings import HostSettings
@@ -23,8 +27,27 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
 
 GIB = 1 << 30
-WINDOWS_IN_FULL = ("gemma3_text",)
-"""Models whose windows SGLang 0.5.23 keeps as full attention."""
+WINDOWS_APART = frozenset(
+    [
+        "beam",
+        "deepseek_v4",
+        "deepseek_v41",
+        "deepseek_v41_text",
+        "dots3_note_text",
+        "gemma4_text",
+        "gemma4_unified_text",
+        "gpt_oss",
+        "granite_swa",
+        "granitemoe_swa",
+        "inkling_text",
+        "laguna",
+        "mellum",
+        "mimo_v2_flash",
+        "muse_glimmer_text",
+        "step3p5",
+    ]
+)
+"""Types whose windows SGLang 0.5.23 keeps in a pool of their own. It keeps those of other types as full attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +80,16 @@ class ModelCheck:
         mamba_full_memory_ratio: float = 0.9,
         ignore: Sequence[str] = (),
     ) -> ModelCheck:
-        """Read a `config.json`, or the one of a folder. Raises ConfigurationError for one that cannot be read for certain."""
+        """Read the model that `model_path` names: what `composition_for` takes.
+
+        A file that describes layers says what SGLang keeps, so its windows stay windows. Raises ConfigurationError for a model
+        that cannot be read for certain.
+        """
+        choices: dict[str, Any] = {"tensor_parallel": tensor_parallel, "kv_dtype": kv_dtype, "ignore": ignore}
         try:
-            read = from_hf_config(
-                model_path, page_size=page_size, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype, ignore=ignore
-            )
+            composition = _read(model_path, {**choices, "page_size": page_size})
         except ConfigurationError:  # of compressed KV, say, which has a page size of its own and is refused below
-            read = from_hf_config(model_path, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype, ignore=ignore)
-        composition = _cached(read)
+            composition = _read(model_path, choices)
         served = Served(
             has_full_attention=any(isinstance(c.coverage, Path) and not is_token_path(c) for c in composition.components),
             has_states=any(isinstance(c.coverage, Point) for c in composition.components),
@@ -115,14 +140,27 @@ def _host_refusals(check: ModelCheck) -> list[str]:
     return [*refused, "EAGLE's draft pools"] if check.served.is_eagle else refused
 
 
+def _read(model: str, choices: Mapping[str, Any]) -> Composition:
+    """The composition of a model by name or file, with windows kept as full attention where SGLang does so."""
+    if model in MODEL_FACTS:
+        return _cached(from_hf_config(MODEL_FACTS[model], **choices))
+    if not os.path.exists(model) or is_description(read_file(model)):
+        return composition_for(model, **choices)
+    return _cached(from_hf_config(model, **choices))
+
+
 def _cached(composition: Composition) -> Composition:
-    """The composition with windows kept as full attention where SGLang does so."""
-    if composition.name not in WINDOWS_IN_FULL:
+    if composition.name in WINDOWS_APART or not any(isinstance(c.coverage, Trailing) for c in composition.components):
         return composition
     windows = sum(c.page_bytes for c in composition.components if isinstance(c.coverage, Trailing))
-    kept = [c for c in composition.components if not isinstance(c.coverage, Trailing)]
-    widened = [replace(c, page_bytes=c.page_bytes + windows, format=None) if isinstance(c.coverage, Path) else c for c in kept]
-    return replace(composition, components=tuple(widened), attention_costs=())
+    path = next(c for c in composition.components if isinstance(c.coverage, Path) and c.shares is None)
+    if is_token_path(path):  # every layer has a window
+        widened = full(page_size=composition.page_size, bytes_per_token=windows // composition.page_size)
+    else:
+        widened = replace(path, page_bytes=path.page_bytes + windows, format=None)
+    kept = [widened if c is path else c for c in composition.components if not isinstance(c.coverage, Trailing)]
+    note = "SGLang keeps the windows of this model as full attention."
+    return replace(composition, components=tuple(kept), attention_costs=(), notes=(*composition.notes, note))
 
 
 def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float | None, console: Console | None = None) -> int:
@@ -130,8 +168,8 @@ def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float 
     console = console or report_console()
     composition = check.composition
     print_models(console, [composition])
-    if composition.name in WINDOWS_IN_FULL:
-        console.print("SGLang keeps the windows of this model as full attention.")
+    for note in composition.notes:
+        console.print(note)
     console.print()
     reasons = check.served.refusals()
     if reasons:

@@ -38,8 +38,7 @@ def read(file: dict[str, Any]) -> list[Component] | None:
     """What is kept, without its costs; None for a refusal."""
     try:
         return [replace(component, flops_per_token=0.0) for component in from_hf_config(file).components]
-    except ConfigurationError as error:
-        assert "\n" not in str(error)
+    except ConfigurationError:
         return None
 
 
@@ -56,8 +55,8 @@ def changed(value: Any, rng: random.Random) -> Any:
     return value
 
 
-def silent(model_type: str, seed: int) -> Iterator[str]:
-    """The fields whose absence is read otherwise than the class reads it."""
+def silent(model_type: str, seed: int, *, most: int) -> Iterator[str]:
+    """The fields, of some at most, whose absence is read otherwise than the class reads it."""
     usual = completed(model_type, {})
     if usual is None:
         return
@@ -65,7 +64,9 @@ def silent(model_type: str, seed: int) -> Iterator[str]:
     relevant = [name for name in usual if (looks_relevant(name) or name in SIZES) and name not in NOT_FIELDS]
     picked = rng.sample(relevant, min(len(relevant), rng.choice((0, 1, 2, 3))))
     file = completed(model_type, {name: changed(usual[name], rng) for name in picked})
-    for name in relevant if file is not None else ():
+    if file is None:
+        return
+    for name in rng.sample(relevant, min(len(relevant), most)):
         rest = {key: value for key, value in file.items() if key != name}
         for given, how in ((rest, "left out"), ({**rest, name: None}, "null")):
             ours = read(given)
@@ -76,10 +77,10 @@ def silent(model_type: str, seed: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_a_field_that_is_left_out_is_what_the_class_makes_of_it_or_refused(model_type: str) -> None:
-    assert list(silent(model_type, seed=0)) == []
+    assert list(silent(model_type, seed=0, most=8)) == []
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("model_type", TYPES)
 def test_many_models_of_each_type(model_type: str) -> None:
-    assert [found for seed in range(1, 60) for found in silent(model_type, seed)] == []
+    assert [found for seed in range(1, 60) for found in silent(model_type, seed, most=99)] == []

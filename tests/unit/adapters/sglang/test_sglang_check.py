@@ -165,3 +165,32 @@ def test_neither_sglang_nor_torch_is_imported() -> None:
         "sys.exit(any(name in sys.modules for name in ('sglang', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_is_named_as_for_other_commands() -> None:
+    named = CliRunner().invoke(app, ["sglang-check", "qwen3-32b"])
+    assert named.exit_code == 0 and "Served with" in named.output
+    assert ModelCheck.of("gpt-oss-20b").composition.bytes_per_token() == {"full": 24576.0, "swa": 24576.0}
+    wide = ModelCheck.of("gemma-3-27b").composition
+    assert [component.name for component in wide.components] == ["full"]
+    unknown = CliRunner().invoke(app, ["sglang-check", "no-such-model"])
+    assert unknown.exit_code == 2 and "no-such-model" in unknown.output
+
+
+def test_a_described_model_keeps_what_its_file_says(tmp_path: Path) -> None:
+    parts = {"k": ["kv", 2, 16], "v": ["kv", 2, 16]}
+    components = [
+        {"name": "full", "coverage": "path", "layers": [0], "parts": parts},
+        {"name": "swa", "coverage": {"window": 31}, "layers": [1], "parts": parts},
+    ]
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"name": "mine", "components": components}))
+    result = CliRunner().invoke(app, ["sglang-check", str(file)])
+    assert result.exit_code == 0, result.output
+    assert ModelCheck.of(str(file)).composition.bytes_per_token() == {"full": TOKEN_BYTES, "swa": TOKEN_BYTES}
+
+
+def test_a_model_of_windows_alone_has_full_attention_in_sglang(tmp_path: Path) -> None:
+    checked = model(tmp_path, {**COMMON, "model_type": "mistral", "sliding_window": 32})
+    assert checked.composition.bytes_per_token() == {"full": 4 * TOKEN_BYTES}
+    assert not checked.served.refusals()
