@@ -55,7 +55,10 @@ ALIASES: Mapping[str, str] = {
 
 NOT_READ: Mapping[str, str] = {
     "diffusion_gemma_text": "a diffusion model writes its tokens out of order, so that it has no causal prefix to cache",
-    "mllama_text_model": "its cross-attention keeps the KV of an image, which belongs to no prefix of tokens",
+    "mllama_text_model": (
+        "its cross-attention keeps the KV of an image, which belongs to no prefix of tokens; describe the layers of text in a "
+        "file for traffic without images (--model FILE)"
+    ),
     "modernbert-decoder": "its window is half of local_attention, and which half is not known of the engines",
     "rwkv": "its state is that of RWKV-4, which no engine keeps for a prefix",
     "unlimited_ocr_text": "its windows see all of the prompt besides, and what a prefix needs depends on where that ended",
@@ -238,7 +241,10 @@ def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | N
         return draft
     model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
     if not all(component.coverage.is_path for component in model.components):
-        raise ConfigurationError(f"draft {model.name}: has windows or states; only a draft of full attention can share pages")
+        raise ConfigurationError(
+            f"draft {model.name}: has windows or states, and only a draft of full attention is read here; "
+            "describe it beside the model in a file, as a component with required: false (docs/models.md)"
+        )
     formats = [component.format for component in model.components if component.format is not None]
     layer_ids, shard = formats[0].layer_ids, formats[0].shard
     if any((each.layer_ids, each.shard) != (layer_ids, shard) for each in formats):

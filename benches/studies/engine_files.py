@@ -138,6 +138,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "Lfm2ForCausalLM",
         {
             "layer_types": ["conv", "conv", "full_attention", "conv"] * 8,
+            "full_attn_idxs": list(range(2, 32, 4)),
             "block_dim": 2560,
             "block_ff_dim": 12288,
             "block_multiple_of": 256,

@@ -173,6 +173,7 @@ def chunks_with_rope(fields: ConfigFields, layers: int) -> list[str]:
 
 
 def rope_layers(fields: ConfigFields, layers: int) -> list[int]:
+    """Whether each layer has a rotary embedding: `no_rope_layers`, or all but every fourth."""
     given = fields.list_of(int, "no_rope_layers")
     if given:
         if len(given) != layers:

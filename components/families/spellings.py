@@ -44,6 +44,7 @@ def window_or_none(fields: ConfigFields) -> None:
 
 
 def mistral(fields: ConfigFields) -> None:
+    """Windows that SGLang does not keep."""
     no_windows(fields)
     if fields.get("sliding_window") is not None:
         fields.notes.append("SGLang keeps full attention where this file names a sliding_window; ignore it for that reading")
@@ -113,6 +114,7 @@ def latents(fields: ConfigFields) -> None:
 
 
 def dense_indexer(fields: ConfigFields) -> ConfigFields:
+    """Files of sparse attention that turn it off are refused."""
     if fields.get("use_dsa") is False:
         raise fields.error("use_dsa", "is false: how the file's layers are read then is not known")
     return fields
@@ -188,6 +190,7 @@ def gemma4(fields: ConfigFields) -> ConfigFields:
 
 
 def gemma3n(fields: ConfigFields) -> ConfigFields:
+    """The number of layers that share KV must be stated."""
     fields.count("num_kv_shared_layers", minimum=0)
     return fields
 
@@ -225,6 +228,7 @@ def sparse_for_full(fields: ConfigFields) -> ConfigFields:
 
 
 def qwen4(fields: ConfigFields) -> ConfigFields:
+    """Qwen4-Exp, with the keys of its indexer, and embeddings of n-grams."""
     if fields.get("indexer_head_dim") is None:
         raise fields.error("indexer_head_dim", "is missing: the layers pick tokens by the keys of an indexer")
     if fields.layer_indices("ple_layer_ids", fields.count("num_hidden_layers"), first=1):
@@ -245,6 +249,7 @@ def pooled_index(fields: ConfigFields, serving: Serving) -> IndexerLayer:
 
 
 def minimax_m3(fields: ConfigFields) -> ConfigFields:
+    """MiniMax-M3: the published names of the indexer's sizes."""
     nested = fields.nested("sparse_attention_config")
     if nested is None:
         return fields
@@ -310,11 +315,13 @@ def bailing(fields: ConfigFields) -> ConfigFields:
 
 
 def laguna(fields: ConfigFields) -> ConfigFields:
+    """Laguna: query heads by layer."""
     heads = fields.get("num_attention_heads_per_layer")
     return fields if heads is None else fields.overlaid({"num_attention_heads": heads})
 
 
 def inkling(fields: ConfigFields) -> ConfigFields:
+    """Inkling: the sizes of its window layers must be stated."""
     fields.understood("local_layer_ids", "d_rel", "rel_extent", "n_layers_per_attn_res_block")
     fields.count("swa_num_key_value_heads")
     fields.count("swa_head_dim")
@@ -342,14 +349,17 @@ def zamba(fields: ConfigFields) -> ConfigFields:
 
 
 def granite_hybrid(fields: ConfigFields) -> None:
+    """Granite 4: with rotary embeddings or none."""
     if fields.get("position_embedding_type") not in (None, "rope", "nope"):
         raise fields.error("position_embedding_type", "must be rope or nope")
 
 
 def recurrent_gemma(fields: ConfigFields) -> ConfigFields:
+    """RecurrentGemma: the window's published name."""
     return fields.overlaid({"sliding_window": fields.count("attention_window_size", "sliding_window", minimum=2)})
 
 
 def falcon_h1(fields: ConfigFields) -> ConfigFields:
+    """Falcon-H1: fields of layers that its class does not use."""
     fields.understood("mamba_expand", "attn_layer_indices")
     return fields

@@ -228,3 +228,14 @@ def test_without_copies_the_older_value_goes_though_it_is_on_one_tier() -> None:
         learned._note_mode()
         lost.append(grove.tree.evict({"full": 4}).lost)
     assert lost == [0, 1]
+
+
+def test_the_table_of_engines_bytes_says_what_is_read_now() -> None:
+    """The engines' columns are of a run with the engines; ours is compared here."""
+    pytest.importorskip("transformers")
+    from benches.studies.engine_bytes import read, told
+    from benches.studies.engine_files import FAMILIES, file_of
+
+    page = (Path(__file__).parents[3] / "docs/lab/engine_bytes.md").read_text()
+    for name in FAMILIES:
+        assert f"| {name} | {told(read(name, file_of(name)))} |" in page, name
