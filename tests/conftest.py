@@ -5,10 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "museum", "../examples")]
+
+with suppress(ImportError):  # the environments of engines have no hypothesis
+    from hypothesis import settings
+
+    settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+    settings.load_profile("untimed")
 
 LONGEST = (
     "oracle/test_mixes.py",

@@ -44,7 +44,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "trace"
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(st.lists(records(), min_size=1, max_size=4), st.sampled_from(["\n", ",", "\n\n"]), st.integers(0, 3))
 def test_any_records_are_read_or_refused_in_a_line(file: Path, given_: list[dict[str, Any]], between: str, cut: int) -> None:
     text = between.join(json.dumps(each) for each in given_)
