@@ -170,17 +170,21 @@ class StorageController(BackupListener):
         finally:
             self.stored_digests.clear()
 
-    def close(self) -> None:
+    def close(self, *, keeps_engine: bool = False) -> None:
         """Abort running jobs, release their locks, free their pages, and close the engine. Blocks as long as the engine's calls
         do.
 
         Everything is closed even if a part raises; the error is raised at the end. Idempotent.
+
+        Args:
+            keeps_engine: leave the engine open, for a tier with jobs of its own that goes on with it.
         """
         if self._is_closed:
             return
         self._is_closed = True
         with ExitStack() as closing:  # the last first
-            closing.callback(self.tier.engine.close)
+            if not keeps_engine:
+                closing.callback(self.tier.engine.close)
             closing.callback(self.persist_queue.close)
             closing.callback(self.prefetcher.close)
             closing.callback(self.tier.writing.close)

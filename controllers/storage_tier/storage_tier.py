@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
     from unified_tree.controllers.storage.stored_pool import StoredPool
     from unified_tree.controllers.storage_tier.stored_composition import PageMemory
+
+READING_THREADS = 16
+"""Prefetches that run at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,16 @@ class StorageTier:
     prefetch: PrefetchPolicy = field(default_factory=PrefetchPolicy)
     persist: PersistPolicy = field(default_factory=PersistPolicy)
     written: Sequence[str] | None = None
-    reading: Jobs = field(default_factory=lambda: ThreadJobs(16))
+    reading: Jobs = field(default_factory=lambda: ThreadJobs(READING_THREADS))
     writing: Jobs = field(default_factory=ThreadJobs)
     clock: Callable[[], float] = monotonic
+
+    def renewed(self, weights_version: str) -> StorageTier:
+        """The same store for another controller, once the one before has closed and kept its engine open.
+
+        The default job runners take the place of this tier's, which are closed.
+        """
+        return replace(self, weights_version=weights_version, reading=ThreadJobs(READING_THREADS), writing=ThreadJobs())
 
     @classmethod
     def open(

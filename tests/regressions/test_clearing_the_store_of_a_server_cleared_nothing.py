@@ -7,29 +7,14 @@ from pathlib import Path
 
 import pytest
 from sglang_tiers import KINDS, TOKENS, Served
-from watchdog import until
 
-from unified_tree import Key
 from unified_tree.terms.errors import StorageError
-
-LONGER = Key([*TOKENS, 0])
-"""A prefetch leaves out the last token of its key."""
-
-
-def stored(kind: str, files: Path) -> Served:
-    """A cache whose prompt is in the store."""
-    served = Served(kind, files)
-    served.publish()
-    until(lambda: not served.polled().is_busy, "the store has it")
-    return served
 
 
 def found(kind: str, files: Path) -> int:
     """How many tokens the next life of a server gets from the store."""
     served = Served(kind, files)
-    served.tiers.prefetch("request", LONGER)
-    until(lambda: served.polled().is_prefetched("request"), "the prefetch ends")
-    tokens = served.tiers.end_prefetch("request")
+    tokens = served.found()
     served.check_nothing_is_lost()
     served.tiers.close()
     return tokens
@@ -37,16 +22,16 @@ def found(kind: str, files: Path) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_found_in_a_store_that_was_cleared(kind: str, tmp_path: Path) -> None:
-    served = stored(kind, tmp_path)
-    assert served.tiers.clear_store()
+    served = Served(kind, tmp_path).stored()
+    assert served.store.clear()
     served.tiers.close()
     assert found(kind, tmp_path) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_copied_after_that_is_stored_again(kind: str, tmp_path: Path) -> None:
-    served = stored(kind, tmp_path)
-    assert served.tiers.clear_store()
+    served = Served(kind, tmp_path).stored()
+    assert served.store.clear()
     assert served.tiers.storage is not None
     served.tiers.storage.flush()
     served.tiers.close()
@@ -56,7 +41,7 @@ def test_what_is_copied_after_that_is_stored_again(kind: str, tmp_path: Path) ->
 def test_a_store_that_fails_to_clear_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = stored("full", tmp_path)
+    served = Served("full", tmp_path).stored()
     assert served.tiers.storage is not None
 
     def clear() -> None:
@@ -64,7 +49,7 @@ def test_a_store_that_fails_to_clear_is_said(
 
     monkeypatch.setattr(served.tiers.storage.tier.engine, "clear", clear)
     with caplog.at_level(logging.ERROR):
-        assert not served.tiers.clear_store()
+        assert not served.store.clear()
     assert "the store was not cleared: the disk is gone" in caplog.text
     monkeypatch.undo()
     served.tiers.close()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 import sglang_pools as kv
 import torch
 from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
+from watchdog import until
 
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
 from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.ranks.rank_agreement import RankAgreement
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.transfer_engines.lane import Lane
 from unified_tree.declare.page_format import Shard
 from unified_tree.nodes.effect import EffectKind
@@ -33,6 +37,8 @@ KINDS = ("full", "windows", "states")
 class Served:
     """One life of a cache with a host tier; `publish` writes a prompt's own numbers into its pages.
 
+    The life after a flush is given the one before, whose host memory and store it has.
+
     With lanes it is as on a GPU: page numbers are not read, and streams copy.
     """
 
@@ -44,7 +50,10 @@ class Served:
         write_policy: WritePolicy = WritePolicy.WRITE_THROUGH,
         window_tokens: int = SIZE,
         ranks: RankAgreement | None = None,
+        before: Served | None = None,
+        weights: str | None = "1",
     ) -> None:
+        self.kind = kind
         self.has_states, slots = kind == "states", (PAGES + 1) * SIZE
         allocator: Any = WindowAllocator(PAGES, PAGES, SIZE) if kind == "windows" else SlotAllocator(PAGES, SIZE)
         pool: Any = {"full": kv.attention, "windows": kv.windowed, "states": lambda slots, _: kv.hybrid(slots)}[kind]
@@ -69,18 +78,48 @@ class Served:
             in_host_memory=self.in_host_memory,
         )
         self.device = DeviceTier(self.tree, self.pools, CacheCounters())
+        host = host_memory(self.tensors, dict.fromkeys(self.tensors, 16)) if before is None else before.host
+        self.host: Mapping[str, HostPool] = host
         self.tiers = Tiers(
             self.tree,
             self.device,
             self.pools,
             self.tensors,
-            host_memory(self.tensors, dict.fromkeys(self.tensors, 16)),
+            host,
             write_policy=write_policy,
-            model=Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0),
-            open_store=None if files is None else lambda model, host: store(files, model, host),
             lanes=lanes,
             ranks=ranks,
         )
+        model = Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0)
+        self.store: KeptStore = (
+            KeptStore(lambda settings, _: store(FilePath(settings.options["directory"]), model, host), "first", "life")
+            if before is None
+            else before.store
+        )
+        if files is not None:
+            options = {"directory": str(files)}
+            self.store.open(StoreSettings(engine="file", options=options, weights_version=weights), "timeout")
+        self.store.follow(self.tiers)
+
+    def uses_store(self) -> bool:
+        return self.tiers.storage is not None
+
+    def flushed(self) -> Served:
+        """The life after a flush."""
+        self.tiers.close(keeps_engine=True)
+        return Served(self.kind, before=self)
+
+    def found(self, tokens: Sequence[int] = TOKENS) -> int:
+        """How many tokens of a prompt the store brings to host."""
+        if self.tiers.prefetch("request", Key([*tokens, 0])):
+            until(lambda: self.polled().is_prefetched("request"), "the prefetch ends")
+        return self.tiers.end_prefetch("request")
+
+    def stored(self) -> Served:
+        """Itself, when the prompt is computed and in the store."""
+        self.publish()
+        until(lambda: not self.polled().is_busy, "the store has it")
+        return self
 
     def publish(self) -> None:
         """Compute the prompt, and have it copied to host."""

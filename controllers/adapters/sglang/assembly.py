@@ -6,16 +6,20 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.declare.page_format import Shard
-from unified_tree.terms.errors import ConfigurationError
+from unified_tree.inputs.given_files import NotJsonError, parse_json
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+    from unified_tree.controllers.storage_tier import StorageTier
     from unified_tree.controllers.transfer_engines.lane import Lane
     from unified_tree.declare.component import Component
     from unified_tree.nodes.effect import EffectKind
@@ -73,9 +77,10 @@ class TierBuilder:
         size, ratio = arguments.hicache_size, arguments.hicache_ratio
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
         self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
-        self._model = arguments.served_model_name or arguments.model_path
         self._memory: dict[str, HostPool] = {}
-        self._builds = 0
+        self._model: Composition | None = None
+        first_weights = weights_version(arguments.model_path, arguments.weight_version)
+        self.store = KeptStore(self._open, first_weights, agreed_name(self._group))
 
     @property
     def layer_count(self) -> int:
@@ -89,13 +94,11 @@ class TierBuilder:
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
         """The tiers of a new tree, whose copies these count; those of the tree before are closed.
 
-        All trees have the same host memory, since it takes long to pin.
-        The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
-        whether they have.
+        All trees have the same host memory, since it takes long to pin, and the same store.
         """
-        self._builds += 1
-        model = Composition(
-            name=self._model,
+        is_first = not self._memory
+        self._model = Composition(
+            name=self._arguments.served_model_name or self._arguments.model_path,
             page_size=self._page_size,
             components=tree.components,
             tensor_parallel=self._shard.count,
@@ -105,38 +108,84 @@ class TierBuilder:
         page_bytes = {component.name: component.page_bytes for component in tree.components}
         host_pages = self._host.page_counts(device_pages, page_bytes)
         self._memory = self._memory or host_memory(self._tensors, host_pages)
-        store = self._settings.store if self._builds == 1 else None
-        logger.info(
-            "unified_tree: host tier on, pages %s, %s; store: %s",
-            ", ".join(f"{name} {count:,}" for name, count in host_pages.items()),
-            self._write_policy.value,
-            "none" if store is None else store.engine,
-        )
-        return Tiers(
+        if is_first and self._settings.store is not None:
+            self.store.open(self._settings.store, self._arguments.hicache_storage_prefetch_policy)
+        tiers = Tiers(
             tree,
             device,
             pools,
             self._tensors,
             self._memory,
             write_policy=self._write_policy,
-            model=model,
             counters=counters,
             lanes=self._lanes,
-            open_store=None if store is None else lambda model, host: self._open(store, model, host),
             ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),
         )
+        self.store.follow(tiers)
+        logger.info(
+            "unified_tree: host tier on, pages %s, %s; store: %s",
+            ", ".join(f"{name} {count:,}" for name, count in host_pages.items()),
+            self._write_policy.value,
+            self.store.state,
+        )
+        return tiers
 
-    def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
+    def open_store(self, given: str | None, prefetch_mode: str | None, write_policy: str | None) -> str:
+        """Open a store behind the tiers of the tree that serves, or on no rank; returns its state in words.
+
+        All ranks call this at the same point.
+
+        Args:
+            given: the settings of a store, a JSON object; those of the start if None or empty.
+            prefetch_mode, write_policy: SGLang's options; None for those of the start. The write policy cannot change.
+
+        Raises ConfigurationError and StorageError.
+        """
+        error: ConfigurationError | StorageError | None = None
+        try:
+            settings = self._store_settings(given, write_policy)
+            self.store.open(settings, prefetch_mode or self._arguments.hicache_storage_prefetch_policy)
+        except (ConfigurationError, StorageError) as found:
+            error = found
+        if not all_ranks(self._group, holds=error is None):
+            if error is None:
+                self.store.close()
+                error = StorageError("it could not be opened on another rank, whose log says why")
+            raise error
+        self.store.go_on()
+        return self.store.state
+
+    def _store_settings(self, given: str | None, write_policy: str | None) -> StoreSettings:
+        """The settings of a store to attach. Raises ConfigurationError for those that do not fit, and if one is attached."""
+        if self.store.is_open:
+            raise ConfigurationError(f"there is one already ({self.store.state}); detach it first")
+        mine = self._write_policy.value
+        if write_policy is not None and write_policy.replace("_", "-") != mine:
+            raise ConfigurationError(f"the write policy is {mine} as long as the server runs, not {write_policy}")
+        try:
+            found = parse_json(given) if given else {}
+        except NotJsonError as error:
+            raise ConfigurationError(f"hicache_storage_backend_extra_config_json is not JSON: {error}") from error
+        if found:
+            return StoreSettings.of(found)
+        if self._settings.store is None:
+            raise ConfigurationError(
+                f"name it in hicache_storage_backend_extra_config_json, as `store` of {VARIABLE} does, such as "
+                '{"engine": "file", "directory": "/var/cache/kv", "capacity_bytes": 100000000000}'
+            )
+        return self._settings.store
+
+    def _open(self, store: StoreSettings, prefetch_mode: str) -> StorageTier:
         from unified_tree.controllers.storage_tier import StorageTier
 
+        assert self._model is not None, "a store is opened for pools"
         return StorageTier.open(
             store.engine,
-            model,
-            memory=host,
-            weights_version=store.weights_version
-            or weights_version(self._arguments.model_path, self._arguments.weight_version),
+            self._model,
+            memory=self._memory,
+            weights_version="",  # `KeptStore` says it each time that the store goes on
             options=store.options_for(self._shard.count),
-            prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
+            prefetch=store.prefetch_policy(prefetch_mode),
         )
 
 
@@ -158,6 +207,28 @@ def copy_lanes(context: Any, tensors: Mapping[str, EngineTensors], settings: Set
     from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
     return cuda_lanes(device, fences=[context.tp_worker.model_runner.forward_stream])
+
+
+def agreed_name(group: ProcessGroup | None) -> str:
+    """A random name, the same on all ranks of a process group on CPU, which call this at the same point."""
+    names = [uuid4().hex]
+    if group is not None and group.size() > 1:
+        import torch.distributed
+
+        torch.distributed.broadcast_object_list(names, torch.distributed.get_global_rank(group, 0), group)
+    return names[0]
+
+
+def all_ranks(group: ProcessGroup | None, *, holds: bool) -> bool:
+    """Whether something holds on all ranks of a process group on CPU, which call this at the same point."""
+    if group is None or group.size() == 1:
+        return holds
+    import torch
+    import torch.distributed
+
+    answers = torch.tensor([holds], dtype=torch.int32)
+    torch.distributed.all_reduce(answers, torch.distributed.ReduceOp.MIN, group)
+    return bool(answers[0])
 
 
 def rank_agreement(group: ProcessGroup | None, timeout_s: float, watch: RankWatch | None) -> RankAgreement:

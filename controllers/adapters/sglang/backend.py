@@ -12,9 +12,7 @@ fails if what it needs has been evicted.
 
 from __future__ import annotations
 
-import logging
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
-    CacheRequestHandle,
     EvictParams,
     EvictResult,
     InitLoadBackParams,
@@ -48,6 +45,7 @@ from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_rows import RequestRows
 from unified_tree.controllers.adapters.sglang.running_states import RunningStates
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
+from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
 from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
 from unified_tree.declare.settings import TreeSettings
@@ -60,10 +58,6 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Boundary
 
 
-logger = logging.getLogger(__name__)
-NO_STORE = ": none is set, or the cache was flushed and has done without it since"
-
-
 def _looked_at(key: RadixKey) -> int:
     """How many tokens of a prompt SGLang asks for."""
     return len(key.token_ids) if key.limit is None else min(key.limit, len(key.token_ids))
@@ -74,7 +68,7 @@ def is_in_host_memory(allocator: Any) -> bool:
     return torch.device(allocator.device).type == "cpu"
 
 
-class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
+class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ignore[misc]
     """The prefix cache that SGLang's scheduler calls.
 
     Args:
@@ -168,8 +162,8 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         self._tiers.wait_layer(load, layer)
 
     def reset(self) -> None:
-        """Forget everything. SGLang clears its allocators itself."""
-        self._close_tiers()
+        """Forget everything but the store. SGLang clears its allocators itself."""
+        self._close_tiers(keeps_store=True)
         settings = TreeSettings(ghost_bytes=self.observation.memory_bytes)
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
         self.observation.begin(self.tree)
@@ -287,11 +281,6 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         self.observation.step()
 
     @property
-    def enable_storage(self) -> bool:
-        """Whether there is a store."""
-        return self._tiers is not None and self._tiers.storage is not None
-
-    @property
     def full_kv_pool_host(self) -> HostPoolSize | None:
         """The size of the host pool, which SGLang's metrics read."""
         return None if self._tiers is None else HostPoolSize(self._tiers.controller.host.allocators[FULL], self.page_size)
@@ -303,61 +292,15 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         self.observation.close()
         self._close_tiers()
 
-    def _close_tiers(self) -> None:
+    def _close_tiers(self, *, keeps_store: bool = False) -> None:
         if self._tiers is not None:
             self.observation.tell_store(self._tiers, is_last=True)
-            self._tiers.close()
-
-    def clear_storage_backend(self) -> bool:
-        """Delete what the store has of this model, that of other servers that share it included; whether that was done.
-
-        `POST /hicache/storage-backend/clear`. Blocks until the writes that have begun are done and the store has answered.
-        """
-        if self._tiers is None or self._tiers.storage is None:
-            logger.warning("unified_tree: there is no store to clear%s", "" if self._builder is None else NO_STORE)
-            return False
-        return self._tiers.clear_store()
-
-    def prefetch_from_storage(
-        self,
-        handle: CacheRequestHandle,
-        last_host_node: Boundary,
-        new_tokens: Any,
-        last_hash: str | None = None,
-        prefix_keys: list[str] | None = None,
-        *,
-        matched_prefix_tokens: Any,
-        extra_key: str | None = None,
-        cache_salt: str | None = None,
-        **kwargs: Any,
-    ) -> bool:
-        """Start to fetch an arrived prompt from the store; whether there is something to wait for."""
-        tokens = array("q", matched_prefix_tokens) + array("q", new_tokens)
-        tokens.append(0)  # SGLang leaves out the last token, which is computed; a prefetch leaves out the last of its key
-        return self._tiers is not None and self._tiers.prefetch(
-            handle, self._keys.key(tokens, len(tokens), extra_key, cache_salt)
-        )
-
-    def has_ongoing_prefetch(self, handle: CacheRequestHandle) -> bool:
-        """Whether a request waits for the store."""
-        return not self.check_prefetch_progress(handle)
-
-    def check_prefetch_progress(self, handle: CacheRequestHandle) -> bool:
-        """Whether a request may be admitted: its prefetch has ended, or it waits no longer."""
-        return self._tiers is None or self._tiers.is_prefetched(handle)
-
-    def pop_prefetch_loaded_span(self, handle: CacheRequestHandle) -> tuple[int, int | None]:
-        """How many tokens the store added to a request's prefix, once; where they begin is not known."""
-        if self.misses is not None and self._tiers is not None:
-            self.misses.given_up(handle, self._tiers.due_tokens(handle), self._tiers.store_loss(handle))
-        return (0 if self._tiers is None else self._tiers.end_prefetch(handle)), None
-
-    def release_aborted_request(self, handle: CacheRequestHandle) -> None:
-        """An aborted request waits no longer."""
-        if self.misses is not None:
-            self.misses.cancelled(handle)
-        if self._tiers is not None:
-            self._tiers.cancel_prefetch(handle)
+            try:
+                self._tiers.close(keeps_engine=True)
+            finally:
+                if not keeps_store:
+                    assert self._builder is not None, "which has built the tiers"
+                    self._builder.store.close()
 
     def touch_prefix(self, key: RadixKey) -> None:
         """Refresh the recency of what a waiting prompt would use."""

@@ -72,6 +72,7 @@ class Observation:
         self.misses: RequestMisses | None = None
         self._log: MissLog | None = None
         self._store: StoreMetrics | None = None
+        """Made late: SGLang says first where metrics are kept."""
         self._inspector: Inspector | None = None
         self.page: str | None = None
         self._inspected: EngineCache | None = None
@@ -99,6 +100,8 @@ class Observation:
 
     def show(self, tree: UnifiedTree, device: DeviceTier, tiers: Tiers | None) -> None:
         """The tree has these tiers. The inspector's page shows them from now on; it is opened for the first of them."""
+        if tiers is not None:
+            self.follow_store(tiers)
         if self._inspector_settings is None:
             return
         controller, storage = (None, None) if tiers is None else (tiers.controller, tiers.storage)
@@ -116,18 +119,29 @@ class Observation:
         assert self.page is not None
         logger.info("%s", self._inspector_settings.line(self.page))
 
-    def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
-        """Write the figures of a store among SGLang's metrics, at most once a second, and a last time before it is closed."""
-        if self._collector is None:
-            return
+    def follow_store(self, tiers: Tiers) -> None:
+        """The tiers have another store than before, or none any more."""
+        if self._inspected is not None:
+            self._inspected.storage = tiers.storage
+        if self._collector is not None and tiers.storage is not None:
+            self._store_metrics().opened(tiers.storage.stats())
+
+    def _store_metrics(self) -> StoreMetrics:
         if self._store is None:
             from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
 
             self._store = StoreMetrics(self._collector.labels, STORE_INTERVAL_S, time.monotonic)
-        if is_last or self._store.is_due:
-            self._store.tell(self.counters.drops, None if tiers.storage is None else tiers.storage.stats())
+        return self._store
+
+    def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
+        """Write the figures of a store among SGLang's metrics, at most once a second, and a last time before it is closed."""
+        if self._collector is None:
+            return
+        metrics = self._store_metrics()
+        if is_last or metrics.is_due:
+            metrics.tell(self.counters.drops, None if tiers.storage is None else tiers.storage.stats())
         if is_last:
-            self._store.closed()
+            metrics.closed()
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""

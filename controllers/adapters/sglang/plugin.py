@@ -11,6 +11,7 @@ from typing import Any
 
 from unified_tree.controllers.adapters.sglang.refusals import Served, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
+from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.terms.errors import ConfigurationError
 
@@ -63,6 +64,7 @@ def build(context: Any) -> Any:
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
         answer_whether_cleared()
+        watch_weights()
     return cache
 
 

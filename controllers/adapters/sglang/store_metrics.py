@@ -68,8 +68,15 @@ class StoreMetrics:
                     (metric.labels(*labels) if labels else metric).set(value)
                     self._gauges.add((family.name, labels))
 
+    def opened(self, figures: StorageTierStats) -> None:
+        """A store is used from now on: what its engine has counted before was told, or is not this server's."""
+        for family in self._families.storage(figures):
+            if isinstance(family, CounterMetricFamily):
+                for labels, value in _samples(family):
+                    self._told[family.name, labels] = value
+
     def closed(self) -> None:
-        """The store was closed: every gauge is 0, but `storage_degraded` is 1, because the store cannot be used any more."""
+        """The store is not used any more: every gauge is 0, but `storage_degraded` is 1."""
         for family, labels in self._gauges:
             metric = self._metrics[family]
             (metric.labels(*labels) if labels else metric).set(float(family == DEGRADED))

@@ -6,11 +6,9 @@ waits at a gate for its own. Backups and prefetches run beside; `poll` applies w
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
 
-from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import STATE, WINDOW
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
 from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
@@ -23,7 +21,7 @@ from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.controllers.weights.weights import Weights
-from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, StorageError, TransferError
+from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.controllers.storage_tier import StorageController
+    from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.controllers.transfer_engines.lane import Lane
     from unified_tree.declare.keys import Key
     from unified_tree.declare.page_format import PageFormat
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-logger = logging.getLogger(__name__)
 TOO_LITTLE_MEMORY = (
     "give a smaller --hicache-ratio or --hicache-size (host.ratio, host.gib, host.pages), "
     "or on CPU a smaller --max-total-tokens"
@@ -139,8 +136,6 @@ class Tiers:
         tensors: where SGLang keeps the state, by component.
         host: the host pools, by component.
         write_policy: when boundaries are copied to host.
-        model: the model's name in a store.
-        open_store: opens the store; None without one.
         lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
         counters: of the cache.
@@ -158,8 +153,6 @@ class Tiers:
         host: Mapping[str, HostPool],
         *,
         write_policy: WritePolicy,
-        model: Composition,
-        open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
         lanes: Mapping[EffectKind, Lane] | None = None,
         ranks: RankAgreement | None = None,
         counters: CacheCounters | None = None,
@@ -180,16 +173,23 @@ class Tiers:
         self._open: list[Load] = []
         self._has_states = STATE in formats
         self.storage: StorageController | None = None
-        if open_store is not None:
-            self._attach(open_store(model, host))
 
-    def _attach(self, tier: Any) -> None:
+    def attach(self, tier: StorageTier) -> None:
+        """Put a store behind the host tier, which has none. Raises ConfigurationError for one that cannot keep its pages."""
         from unified_tree.controllers.storage_tier import StorageController
 
+        assert self.storage is None, "a store is attached already"
         weights = Weights(self._tree, self._ranks, 16_384)
         self.storage = StorageController(self._tree, self.controller.host, tier, self.counters, weights, self._ranks)
         weights.attached(tier.weights_version)
         self.controller.storage = self.storage
+
+    def detach(self, *, keeps_engine: bool = False) -> None:
+        """Go on without the store: reads and writes that run are cancelled, and requests wait for none. Blocks as long as the
+        engine's calls do. No effect without a store."""
+        if self.storage is not None:
+            storage, self.storage, self.controller.storage = self.storage, None, None
+            storage.close(keeps_engine=keeps_engine)
 
     def host_needs(self, match: Match) -> dict[str, int]:
         """Device pages that loading the rest of a match would take, by component; empty if it is not worth loading."""
@@ -290,27 +290,20 @@ class Tiers:
         if self.storage is not None:
             self.storage.prefetcher.requests.cancel(request)
 
-    def clear_store(self) -> bool:
-        """Delete what the store has of this model; whether that was done. The log says why it was not."""
-        assert self.storage is not None, "without a store there is nothing to clear"
-        try:
-            self.storage.clear()
-        except StorageError as error:
-            logger.error("unified_tree: the store was not cleared: %s", error)
-            return False
-        logger.info("unified_tree: the store was cleared")
-        return True
-
     @property
     def is_busy(self) -> bool:
         """Whether any copy is under way."""
         return self.controller.is_busy or (self.storage is not None and self.storage.is_busy)
 
-    def close(self) -> None:
-        """Stop all copies, those that have begun too, and close the store, the engine and the agreement. Idempotent."""
+    def close(self, *, keeps_engine: bool = False) -> None:
+        """Stop all copies, those that have begun too, and close the store, the engine and the agreement. Idempotent.
+
+        Args:
+            keeps_engine: leave the store's engine open, for the tiers of the next tree.
+        """
         try:
             if self.storage is not None:
-                self.storage.close()
+                self.storage.close(keeps_engine=keeps_engine)
         finally:
             try:
                 self.controller.close()

@@ -606,13 +606,12 @@ class Scheduler:
                     self._release(req, checkpoint=True)
 
     def flush(self) -> None:
-        """Forget everything, as SGLang does when it is idle, after an update of the weights for one."""
+        """Forget everything, as SGLang does when it is idle."""
         assert not (self.waiting or self.running or self.prefilling)
         self.counts.flushes += 1
         self.cache.reset()
         self.pools.requests.clear()
         self.pools.allocator.clear()
-        self.has_store = False  # it serves the first life alone
 
     def _retract(self, req: Request) -> None:
         self.counts.retractions += 1

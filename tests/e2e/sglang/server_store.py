@@ -101,7 +101,7 @@ def main() -> int:
         expect("after it was cleared: nothing in files", holds=cached == 0, found=cached)
         expect("flushed", holds=client.flush())
         answer = client.post("/hicache/storage-backend/clear")
-        expect("after a flush there is no store: said", holds=answer.status_code == 400, found=answer.status_code)
+        expect("cleared after a flush", holds=answer.status_code == 200, found=answer.status_code)
 
     def fail(client: Client, address: str) -> None:
         raise AssertionError(f"{client} at {address} has started")
@@ -110,8 +110,7 @@ def main() -> int:
     spoil(work / "files")
     log = serve("ours+files", read_and_clear)
     expect("spoilt pages are in the log", holds="not what" in log)
-    log = serve("ours+files", find_nothing)
-    expect("the log says why nothing was cleared", holds="there is no store to clear" in log)
+    serve("ours+files", find_nothing)
     for flag, more in (
         ("--disaggregation-mode prefill", {"disaggregation_mode": "prefill", "disaggregation_transfer_backend": "nixl"}),
         ("--disaggregation-mode decode", {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}),

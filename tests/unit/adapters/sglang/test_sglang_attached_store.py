@@ -1,0 +1,157 @@
+"""Stores that are attached and detached while a server runs, over plain tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as FilePath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sglang_pools as kv
+from sglang_allocators import SlotAllocator
+
+from unified_tree import Component, Path, UnifiedTree
+from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, DevicePools
+from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+from unified_tree.controllers.adapters.sglang.observation import Observation
+from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
+from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
+from unified_tree.controllers.counters.cache_counters import CacheCounters
+
+SIZE, PAGES = 2, 8
+STORE = {"engine": "file", "capacity_bytes": 1 << 22}
+
+
+class Cache(StoreAnswers):
+    """A cache with a host tier, or without one."""
+
+    def __init__(self, settings: dict[str, Any], *, has_host: bool = True) -> None:
+        allocator: Any = SlotAllocator(PAGES, SIZE)
+        allocator.get_kvcache = lambda: kv.attention((PAGES + 1) * SIZE, 2)
+        arguments = SimpleNamespace(
+            hicache_size=0, hicache_ratio=1.0, hicache_write_policy="write_through", hicache_storage_prefetch_policy="timeout",
+            served_model_name="model", model_path="model", weight_version="1",
+        )  # fmt: skip
+        params = SimpleNamespace(
+            attn_tp_cache_group=None, tp_cache_group=None, page_size=SIZE, token_to_kv_pool_allocator=allocator,
+            req_to_token_pool=None, mtp_draft_device_pools=(), sidecar_draft_device_pools=(),
+        )  # fmt: skip
+        context = SimpleNamespace(
+            server_args=arguments, params=params, tp_rank=0, tp_size=1, is_hybrid_swa=False, is_hybrid_ssm=False
+        )
+        self._keys = RequestKeys(is_bigram=False, adapters={})
+        self.observation = Observation((FULL,), self._keys, MissSettings(memory_mib=0), None, SIZE)
+        self.misses = None
+        self._builder = TierBuilder(context, Settings.of(settings)) if has_host else None
+        components = [Component(name=FULL, coverage=Path())]
+        if self._builder is not None:
+            components = self._builder.described(components)
+        self.tree = UnifiedTree(components, SIZE)
+        self._tiers = None
+        if self._builder is not None:
+            pools = DevicePools(allocator, SIZE, in_host_memory=True)
+            device = DeviceTier(self.tree, pools, CacheCounters())
+            self._tiers = self._builder.build(self.tree, device, pools, self.observation.counters)
+
+    def close(self) -> None:
+        if self._tiers is not None and self._builder is not None:
+            self._tiers.close(keeps_engine=True)
+            self._builder.store.close()
+
+    def attach(self, given: object = None, **more: Any) -> tuple[bool, str]:
+        return self.attach_storage_backend("file", None if given is None else json.dumps(given), **more)
+
+
+def has_store(cache: Cache) -> bool:
+    return cache.enable_storage
+
+
+def store(files: FilePath) -> dict[str, Any]:
+    return {**STORE, "directory": str(files)}
+
+
+def test_a_store_of_the_settings_is_detached_and_attached_again(tmp_path: FilePath) -> None:
+    cache = Cache({"store": store(tmp_path)})
+    assert has_store(cache)
+    assert cache.attach() == (False, "The store was not attached: there is one already (file); detach it first.")
+    assert cache.detach_storage_backend() == (True, "The store was detached; its pages stay.")
+    assert not has_store(cache)
+    assert cache.detach_storage_backend() == (True, "There was no store.")
+    assert not cache.clear_storage_backend()
+    assert cache.attach() == (True, "The store of this cache: file.")
+    assert cache.clear_storage_backend()
+    cache.close()
+
+
+def test_a_store_is_given_with_the_call(tmp_path: FilePath) -> None:
+    cache = Cache({})
+    assert not has_store(cache)
+    assert cache.attach(store(tmp_path), hicache_write_policy="write_through", hicache_storage_prefetch_policy="best_effort")[0]
+    assert has_store(cache)
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "says"),
+    [
+        (None, {}, "name it in hicache_storage_backend_extra_config_json"),
+        ({}, {}, "name it in hicache_storage_backend_extra_config_json"),
+        ("file", {}, "store must name an engine"),
+        ({"directory": "x"}, {}, "store must name an engine"),
+        ({"engine": "no such"}, {}, "no such"),
+        ({"engine": "file", "prefetch": 3}, {}, "store.prefetch must be a mapping"),
+        (STORE, {"hicache_storage_prefetch_policy": "soon"}, "the modes are"),
+        (STORE, {"hicache_write_policy": "write_back"}, "the write policy is write-through as long as the server runs"),
+    ],
+)
+def test_what_cannot_be_attached_is_refused_in_a_sentence(
+    tmp_path: FilePath, given: Any, more: dict[str, str], says: str
+) -> None:
+    cache = Cache({})
+    if given == STORE:
+        given = store(tmp_path)
+    is_attached, said = cache.attach(given, **more)
+    assert (is_attached, has_store(cache)) == (False, False)
+    assert says in said
+    assert cache.attach(store(tmp_path))[0], "and another can be"
+    cache.close()
+
+
+def test_text_that_is_not_json_is_refused() -> None:
+    cache = Cache({})
+    assert "hicache_storage_backend_extra_config_json is not JSON" in cache.attach_storage_backend("file", "{")[1]
+    cache.close()
+
+
+def test_without_a_host_tier_there_is_no_store() -> None:
+    cache = Cache({}, has_host=False)
+    assert cache.attach() == (False, "a store needs a host tier: start with --enable-hierarchical-cache")
+    assert cache.detach_storage_backend()[0]
+    assert not cache.clear_storage_backend()
+    for tell in (cache.weights_failed, cache.weights_update_began, cache.weights_update_ended, cache.finish_copies):
+        tell()
+    cache.weights_changed("5")
+
+
+def test_a_store_that_is_attached_after_new_weights_waits_for_a_flush(tmp_path: FilePath) -> None:
+    cache = Cache({})
+    cache.weights_changed(None)
+    assert cache.attach(store(tmp_path)) == (True, "The store of this cache: file, set aside until the next flush.")
+    assert not has_store(cache)
+    assert cache.clear_storage_backend()
+    cache.close()
+
+
+def test_a_rank_that_cannot_open_keeps_all_from_it(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache({})
+    monkeypatch.setattr("unified_tree.controllers.adapters.sglang.assembly.all_ranks", lambda _, **__: False)
+    is_attached, said = cache.attach(store(tmp_path))
+    assert not is_attached
+    assert "could not be opened on another rank" in said
+    assert not has_store(cache)
+    monkeypatch.undo()
+    assert cache.attach(store(tmp_path))[0]
+    cache.close()
