@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tiny_models import ADAPTERS
 
@@ -52,7 +52,7 @@ EAGLE: dict[str, object] = {
 LORA: dict[str, object] = {"enable_lora": True, "lora_backend": "torch_native", "max_loras_per_batch": 3}
 EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 64}
 
-CASES = (
+OF_PROMPTS = (
     Case(name="llama", model="llama", engine=_engine(1024, 1)),
     Case(name="llama-small", model="llama", engine=_engine(600, 1, max_running_requests=8), environment=RETRACTS, mix=CROWD),
     Case(
@@ -165,4 +165,24 @@ CASES = (
     ),
     Case(name="deepseek", model="deepseek", engine=_engine(1024, 1, **WINDOWS)),
     Case(name="deepseek-page16", model="deepseek", engine=_engine(1024, 16, **WINDOWS)),
+)
+IN_SESSIONS = (
+    "llama",
+    "llama-small-page16",
+    "llama-overlap",
+    "llama-lora",
+    "llama-eagle",
+    "mellum",
+    "mellum-small",
+    "qwen3-next",
+    "qwen3-next-extra",
+    "deepseek-page16",
+)
+CASES = (
+    *OF_PROMPTS,
+    *(
+        replace(case, name=f"{case.name}-sessions", mix={**case.mix, "sessions": True})
+        for case in OF_PROMPTS
+        if case.name in IN_SESSIONS
+    ),
 )

@@ -12,7 +12,10 @@ Namespace = tuple[str | None, str | None, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a client asks for, with the largest number of prompt tokens that any cache may hold for it."""
+    """What a client asks for, with the largest number of prompt tokens that any cache may hold for it.
+
+    `source` is the number of the request whose prompt and answer begin with the first `kept` tokens of this prompt.
+    """
 
     number: int
     prompt: tuple[int, ...]
@@ -20,6 +23,8 @@ class Request:
     namespace: Namespace
     abort: Literal["no", "waiting", "running"] = "no"
     known_tokens: int = 0
+    source: int | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,8 @@ class MixSettings:
     namespaces: bool = True
     adapters: tuple[str, ...] = ()
     """LoRA adapters, which requests ask for or not. Prompts are then continued with any, so that all have the same."""
+    sessions: bool = False
+    """Whether most requests continue others by SGLang's sessions instead of sending the whole prompt."""
 
 
 @dataclass(slots=True)
@@ -51,7 +58,7 @@ class Mix:
 
     _random: random.Random = field(init=False)
     _heads: list[tuple[int, ...]] = field(init=False)
-    _spoken: list[tuple[Namespace, tuple[int, ...]]] = field(init=False, default_factory=list)
+    _spoken: list[tuple[Namespace, tuple[int, ...], int]] = field(init=False, default_factory=list)
     _seen: dict[Namespace, list[tuple[int, ...]]] = field(init=False, default_factory=dict)
     _count: int = field(init=False, default=0)
     _waves: int = field(init=False, default=0)
@@ -75,7 +82,7 @@ class Mix:
         """The answer of a request that came to its end, in the order of the requests."""
         if request.abort == "no":
             whole = (*request.prompt, *answer)
-            self._spoken.append((request.namespace, whole))
+            self._spoken.append((request.namespace, whole, request.number))
             self._seen[request.namespace].append(whole)
 
     def _known(self, request: Request, together: list[Request]) -> int:
@@ -90,16 +97,20 @@ class Mix:
         draw, longest = self._random, self.settings.longest
         namespace = self._namespace()
         kind = draw.choices(("head", "continue", "branch", "again"), (3, 4, 2, 1))[0]
-        mine = [text for owner, text in self._spoken if owner == namespace or self.settings.adapters]
+        mine = [(text, number) for owner, text, number in self._spoken if owner == namespace or self.settings.adapters]
+        text: tuple[int, ...] = ()
+        source: int | None = None
         if kind == "head" or not mine:
             prompt = draw.choice(self._heads) + self._tokens(draw.randint(1, 90))
         elif kind == "continue":
-            prompt = draw.choice(mine[-6:]) + self._tokens(draw.randint(1, 60))
+            text, source = draw.choice(mine[-6:])
+            prompt = text + self._tokens(draw.randint(1, 60))
         elif kind == "branch":
-            text = draw.choice(mine)
+            text, source = draw.choice(mine)
             prompt = text[: draw.randint(1, len(text))] + self._tokens(draw.randint(1, 60))
         else:
-            prompt = draw.choice(mine)
+            text, source = draw.choice(mine)
+            prompt = text
         if len(prompt) > longest:
             prompt = prompt[:longest]
         new_tokens = draw.randint(1, self.settings.longest_answer)
@@ -113,6 +124,8 @@ class Mix:
             new_tokens=new_tokens + 16 if abort == "running" else new_tokens,
             namespace=namespace,
             abort=abort,
+            source=source,
+            kept=min(_shared(prompt, text), len(prompt) - 1),
         )
 
     def _namespace(self) -> Namespace:

@@ -88,6 +88,8 @@ def served(
     if options.tp > 1:
         engine["tp_size"] = options.tp
     mix = {**case.mix, "aborts": not options.no_aborts}
+    if not cache.engine.get("radix_cache_backend"):
+        mix.pop("sessions", None)  # other caches are given the whole prompts
     contents = {"engine": engine, "mix": mix, "seeds": seeds, "empties": not cache.keeps_files, "result": str(result)}
     spec.write_text(json.dumps(contents))
     environment = {

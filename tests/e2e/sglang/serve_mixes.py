@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mix import Mix, MixSettings, Request
+from sessions import Sessions
 
 
 class Client:
@@ -30,14 +31,20 @@ class Client:
     async def mix(self, seed: int, settings: MixSettings, *, is_apart: bool) -> dict[str, object]:
         """What one mix gave, request by request. One that runs apart shares no prefix with the mixes before it."""
         mix = Mix(seed, settings)
+        sessions = Sessions(self._manager, f"{seed}/") if settings.sessions else None
+        lengths: dict[int, int] = {}
         rows: list[dict[str, object]] = []
         start = time.perf_counter()
         while wave := mix.wave():
-            answers = await self._wave(wave, f"{seed}/" if is_apart else "")
+            answers = await self._wave(wave, f"{seed}/" if is_apart else "", sessions, lengths)
             for request, answer in zip(wave, answers, strict=True):
+                lengths[request.number] = len(request.prompt) + len(answer["output_ids"])
                 mix.answered(request, answer["output_ids"])
                 rows.append(_row(request, answer))
-        return {"seed": seed, "seconds": time.perf_counter() - start, "requests": rows}
+        if sessions is not None:
+            await sessions.close_some(1.0)
+        done = {} if sessions is None else sessions.done
+        return {"seed": seed, "seconds": time.perf_counter() - start, "requests": rows, "sessions": done}
 
     async def empty(self) -> None:
         """Forget all cached prefixes."""
@@ -47,13 +54,18 @@ class Client:
             await asyncio.sleep(0.1)
         raise RuntimeError("the engine does not come to rest: its cache cannot be emptied")
 
-    async def _wave(self, wave: list[Request], apart: str) -> list[dict[str, Any]]:
+    async def _wave(
+        self, wave: list[Request], apart: str, sessions: Sessions | None, lengths: dict[int, int]
+    ) -> list[dict[str, Any]]:
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput, PauseGenerationReqInput
 
-        await self._manager._async_dispatch_to_scheduler(PauseGenerationReqInput(mode="in_place"))
         names = [f"r{self._sent + i}-" for i in range(len(wave))]
         self._sent += len(wave)
-        tasks = [asyncio.create_task(self._ask(name, request, apart)) for name, request in zip(names, wave, strict=True)]
+        asked: list[dict[str, Any]] = [{"input_ids": list(request.prompt)} for request in wave]
+        if sessions is not None:
+            asked = await sessions.asked(wave, names, lengths)
+        await self._manager._async_dispatch_to_scheduler(PauseGenerationReqInput(mode="in_place"))
+        tasks = [asyncio.create_task(self._ask(*each, apart)) for each in zip(names, wave, asked, strict=True)]
         while not all(name in self._manager.rid_to_state for name in names):
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.002)
@@ -61,13 +73,16 @@ class Client:
             if request.abort == "waiting":
                 self._manager.abort_request(rid=name)
         await self._manager._async_dispatch_to_scheduler(ContinueGenerationReqInput())
+        if sessions is not None:
+            await asyncio.sleep(0.02)
+            await sessions.close_some(0.04)
         return list(await asyncio.gather(*tasks))
 
-    async def _ask(self, name: str, request: Request, apart: str) -> dict[str, Any]:
+    async def _ask(self, name: str, request: Request, given: dict[str, Any], apart: str) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         asked = GenerateReqInput(
-            input_ids=list(request.prompt),
+            **given,
             sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens},
             rid=name,
             extra_key=apart + (request.namespace[0] or "") or None,
@@ -90,7 +105,7 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
     return {
         "number": request.number,
         "adapter": request.namespace[2],
-        "prompt_tokens": len(request.prompt),
+        "prompt_tokens": told["prompt_tokens"] if request.abort == "no" else len(request.prompt),
         "known_tokens": request.known_tokens,
         "cached_tokens": told.get("cached_tokens", 0),
         "retractions": told.get("num_retractions", 0),

@@ -44,7 +44,9 @@ class AdminClient(Client):
         """Update the weights from tensors, in so many calls of one session."""
         from safetensors.torch import load_file
         from sglang.srt.utils import MultiprocessingSerializer
+        from torch.multiprocessing import set_sharing_strategy
 
+        set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]  # a server of another process has no key to this one's descriptors
         tensors = [pair for file in sorted(model.glob("*.safetensors")) for pair in load_file(file).items()]
         answers = [self.post("/begin_weight_update")]
         for part in range(in_parts):
