@@ -84,6 +84,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         observers: are told of the requests, and closed with the cache.
         adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
             that may mean other weights in another life of the server.
+        event_groups: KV events tell of windows and states, too.
 
     Attributes:
         misses: why prompts had to be computed; None if that is not asked for.
@@ -104,7 +105,9 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         inspector: InspectorSettings | None = None,
         observers: Sequence[CacheObserver] = (),
         adapters: Mapping[str, str] | None = None,
+        event_groups: bool = False,
     ) -> None:
+        self._has_event_groups = event_groups
         self.disable = False
         self._watch = watch
         self.req_to_token_pool = params.req_to_token_pool
@@ -186,7 +189,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         self.observation.show(self.tree, self._device, self._tiers)
         self._events: KvEvents | None = None
         if self.kv_events is not None:
-            self._events = self._device.watcher = KvEvents(self.tree, self.kv_events)
+            self._events = self._device.watcher = KvEvents(self.tree, self.kv_events, has_groups=self._has_event_groups)
             if self._tiers is not None:
                 self._tiers.controller.host.watcher = self._events
             self.kv_events.record_all_cleared()

@@ -3,7 +3,11 @@
 SGLang's cache tells of full-attention pages only, by hashes that chain each page to the one before; so does this one, and both
 give a page the same hash. Pages on device are told as `GPU`, pages of the host tier as `CPU_PINNED`, when they can be used: a
 page that is being loaded is told once it has arrived, where SGLang tells it when the load begins. What a store holds is told
-when it comes to host. Windows and recurrent states have no events in SGLang.
+when it comes to host.
+
+Windows and recurrent states have no events in SGLang. Those of this cache are as in vLLM: of a group of their own, with the
+hashes of the same pages of tokens. A reader that does not know groups takes the end of a window for that of its page, so they
+are told only if the settings ask for it.
 
 The digest and the published hash of each told page are kept by page name: the end of a page costs O(1), and a page that
 was never told is never told to be gone.
@@ -23,12 +27,14 @@ import numpy as np
 from sglang.srt.disaggregation.kv_events import (
     BlockRemoved,
     BlockStored,
+    KVCacheEvent,
     StorageMedium,
     kv_event_namespace_seed,
     namespaced_block_hash,
 )
 
-from unified_tree.controllers.adapters.sglang.device_pools import FULL
+from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.declare.coverage import Trailing
 from unified_tree.terms.errors import StaleBoundaryError
 from unified_tree.terms.tier import Tier
 
@@ -44,6 +50,39 @@ SALT_TAG = b"sglang-cache-salt-v1\0"
 """What SGLang puts before a salt where it seeds the digests of a namespace."""
 LARGEST_NARROW = (1 << 32) - 1
 """SGLang hashes tokens as 32-bit words, but a page with a larger one as a tag and 64-bit words."""
+GROUPS = {WINDOW: "sliding_window", STATE: "mamba"}
+"""The kinds of the groups after that of full attention, in vLLM's words."""
+
+
+class GroupStored(KVCacheEvent, tag="BlockStored", kw_only=True, omit_defaults=True):  # type: ignore[call-arg, misc]
+    """A `BlockStored` of a group.
+
+    Attributes:
+        group_idx: its number in the model; full attention is group 0, whose events do not say it.
+        kv_cache_spec_kind: of `GROUPS`.
+        kv_cache_spec_sliding_window: how many tokens a window has, the query's own among them.
+    """
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[Any]
+    block_size: int
+    lora_id: int | None
+    medium: str
+    group_idx: int
+    kv_cache_spec_kind: str
+    kv_cache_spec_sliding_window: int | None = None
+    cache_salt: str | None = None
+    session_id: str | None = None
+    lora_name: str | None = None
+
+
+class GroupRemoved(KVCacheEvent, tag="BlockRemoved", kw_only=True, omit_defaults=True):  # type: ignore[call-arg, misc]
+    """A `BlockRemoved` of a group."""
+
+    block_hashes: list[int]
+    medium: str
+    group_idx: int
 
 
 class KvEvents:
@@ -52,15 +91,19 @@ class KvEvents:
     Args:
         tree: a new one needs a new watcher.
         recorder: SGLang's; holds the events until the scheduler takes them.
+        has_groups: tell of windows and states, too.
     """
 
-    def __init__(self, tree: UnifiedTree, recorder: KVCacheEventRecorder) -> None:
+    def __init__(self, tree: UnifiedTree, recorder: KVCacheEventRecorder, *, has_groups: bool = False) -> None:
         self._tree = tree
         self._recorder = recorder
-        self._told = {
-            Tier.DEVICE: ToldPages(StorageMedium.GPU),
-            Tier.HOST: ToldPages(StorageMedium.CPU),
-        }
+        self._told = _new_told()
+        self._groups: dict[str, Group] = {}
+        for number, component in enumerate(tree.components if has_groups else ()):
+            if component.name in GROUPS:
+                coverage = component.coverage
+                window = coverage.window_tokens + 1 if isinstance(coverage, Trailing) else None
+                self._groups[component.name] = Group(number, GROUPS[component.name], window, _new_told())
 
     def landed(self, tier: Tier, boundary: Boundary) -> None:
         """Pages arrived on a tier, on the path to a boundary. Cost: one copy of the key, and as `stored`."""
@@ -80,7 +123,26 @@ class KvEvents:
         Cost: O(nodes on the path), one copy of its page ids, and a hash for each new page.
         """
         path = PathPages(self._tree, key, boundary)
-        told, (first, names) = self._told[tier], path.on[tier]
+        self._tell_new(self._told[tier], None, path, key, path.on[tier], session_id)
+        for group in self._groups.values():
+            for held in group.on_path(self._tree, boundary, tier):
+                self._tell_new(group.told[tier], group, path, key, held, session_id)
+
+    def _tell_new(
+        self,
+        told: ToldPages,
+        group: Group | None,
+        path: PathPages,
+        key: Key,
+        held: tuple[int, NDArray[np.int64]],
+        session_id: str | None,
+    ) -> None:
+        """Tell of pages that were not told yet, of a group, or of full attention.
+
+        Args:
+            held: the position of the first page, and the names of the pages from there on.
+        """
+        first, names = held
         is_new = ~told.has(names)
         if not is_new.any():
             return
@@ -88,15 +150,23 @@ class KvEvents:
         for begin, end in _runs(is_new):
             digests = self._digests(path, namespace, first + begin, first + end)
             told.add(names[begin:end], digests, namespace.published(digests))
-            self._tell(tier, path, namespace, first + begin, names[begin:end], session_id)
+            self._tell(told, group, path, namespace, first + begin, names[begin:end], session_id)
 
     def freed(self, tier: Tier, component: str, names: NDArray[np.int64]) -> None:
         """Pages of a tier were freed. Cost: O(pages)."""
-        if component == FULL and names.size:
+        if not names.size:
+            return
+        if component == FULL:
             told = self._told[tier]
             hashes = told.remove(names)
             if hashes:
                 self._recorder.enqueue(BlockRemoved(block_hashes=hashes, medium=told.medium))
+        elif component in self._groups:
+            group = self._groups[component]
+            told = group.told[tier]
+            hashes = told.remove(names)
+            if hashes:
+                self._recorder.enqueue(GroupRemoved(block_hashes=hashes, medium=told.medium, group_idx=group.number))
 
     def _digests(self, path: PathPages, namespace: Namespace, begin: int, end: int) -> NDArray[np.uint8]:
         """The digests of the path's pages from `begin` to `end`, uint8 [pages, 32], computed from the last known one on."""
@@ -120,7 +190,8 @@ class KvEvents:
 
     def _tell(
         self,
-        tier: Tier,
+        told: ToldPages,
+        group: Group | None,
         path: PathPages,
         namespace: Namespace,
         begin: int,
@@ -133,19 +204,46 @@ class KvEvents:
             if digest is None:
                 digest = self._digests(path, namespace, begin - 1, begin).tobytes()
             parent = namespace.published(np.frombuffer(digest, np.uint8).reshape(1, DIGEST_BYTES))[0]
-        self._recorder.enqueue(
-            BlockStored(
-                block_hashes=self._told[tier].hashes(names),
-                parent_block_hash=parent,
-                token_ids=path.tokens(begin, begin + names.size),
-                block_size=path.page_size,
-                lora_id=None,
-                medium=self._told[tier].medium,
-                cache_salt=namespace.cache_salt,
-                session_id=session_id,
-                lora_name=namespace.lora_name,
-            )
-        )
+        stored = {
+            "block_hashes": told.hashes(names),
+            "parent_block_hash": parent,
+            "token_ids": path.tokens(begin, begin + names.size),
+            "block_size": path.page_size,
+            "lora_id": None,
+            "medium": told.medium,
+            "cache_salt": namespace.cache_salt,
+            "session_id": session_id,
+            "lora_name": namespace.lora_name,
+        }
+        self._recorder.enqueue(BlockStored(**stored) if group is None else GroupStored(**stored, **group.fields))
+
+
+class Group:
+    """A kind of pages beside full attention.
+
+    Attributes:
+        number: `group_idx` of its events, and of its component in the tree.
+        fields: of its `GroupStored`.
+        told: the pages that a router knows, by tier.
+    """
+
+    def __init__(self, number: int, kind: str, window_tokens: int | None, told: dict[Tier, ToldPages]) -> None:
+        self.number = number
+        self.fields = {"group_idx": number, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": window_tokens}
+        self.told = told
+
+    def on_path(self, tree: UnifiedTree, boundary: Boundary, tier: Tier) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """The pages on the path to a boundary, with the position of the first: of each node that has some, the last first.
+
+        Windows on a path have gaps between them. Cost: O(nodes on the path).
+        """
+        node, _ = tree.locks.find(boundary)
+        while node is not None:
+            value = node.values(tier)[self.number]
+            if value is not None and node.end <= boundary.length:
+                names = np.frombuffer(value.pages, np.int64)
+                yield node.end // tree.page_size - names.size, names
+            node = node.parent
 
 
 class PathPages:
@@ -275,6 +373,10 @@ def namespace_parts(name: str) -> tuple[str | None, str | None]:
         return None, None
     extra_key, cache_salt, *_ = ast.literal_eval(name)
     return extra_key, cache_salt
+
+
+def _new_told() -> dict[Tier, ToldPages]:
+    return {Tier.DEVICE: ToldPages(StorageMedium.GPU), Tier.HOST: ToldPages(StorageMedium.CPU)}
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -55,6 +55,7 @@ def build(context: Any) -> Any:
         tiers=tiers,
         watch=watch,
         adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
+        event_groups=settings.event_groups,
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
         inspector=settings.inspector if context.tp_rank == 0 else None,
         observers=settings.open_observers() if context.tp_rank == 0 else (),

@@ -112,6 +112,7 @@ class Settings:
         inspector: the page of the inspector; None for none.
         observers: settings of further observers by name: `record`, which writes a trace, one that an installed package
             registers (`unified_tree.observers`), or `module:factory`.
+        event_groups: KV events tell of windows and states, as groups of their own.
         allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
@@ -123,11 +124,13 @@ class Settings:
     misses: MissSettings = MissSettings()
     inspector: InspectorSettings | None = None
     observers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    event_groups: bool = False
     allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.allow_unproven_gpu, bool):
-            raise ConfigurationError(f"allow_unproven_gpu must be true or false, not {self.allow_unproven_gpu!r}")
+        for name in ("event_groups", "allow_unproven_gpu"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name} must be true or false, not {getattr(self, name)!r}")
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
         if self.inspector is not None and self.misses.memory_mib == 0:
             raise ConfigurationError("an inspector tells the causes of misses: give misses.memory_mib more than 0")
@@ -179,6 +182,7 @@ class Settings:
             misses=MissSettings(**misses),
             inspector=InspectorSettings.of(given.get("inspector")),
             observers=given.get("observers") or {},
+            event_groups=given.get("event_groups", False),
             allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 

@@ -1,9 +1,9 @@
 """Replays the KV events of the backend into a router's index, and compares it with what the tree really holds.
 
 Run it with the Python of an installed SGLang: `python tests/e2e/sglang/event_replay.py`. As the scheduler model runs, the index
-must have exactly the full-attention pages of both tiers, by hashes that are computed here from the tokens. For equal requests
-in pools that never evict, the events must equal those of SGLang's own cache, one by one. With windows SGLang stores less, and
-all that it stores must be among ours.
+must have exactly the pages of both tiers, of full attention, of windows and of states, by hashes that are computed here from
+the tokens. For equal requests in pools that never evict, the events must equal those of SGLang's own cache, one by one. With
+windows SGLang stores less, and all that it stores must be among ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sglang.srt.mem_cache.events import KvEventLoraNames
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
-from unified_tree.controllers.adapters.sglang.kv_events import namespace_parts
+from unified_tree.controllers.adapters.sglang.kv_events import GroupRemoved, GroupStored, namespace_parts
 from unified_tree.terms.results import Boundary
 from unified_tree.terms.tier import Tier
 
@@ -57,7 +57,7 @@ class Index:
     """
 
     def __init__(self) -> None:
-        self.blocks: dict[str, Counter[int]] = {}
+        self.blocks: dict[tuple[str, int], Counter[int]] = {}
         self.stored_count = self.removed_count = 0
 
     def apply(self, events: Iterable[Any]) -> None:
@@ -66,29 +66,33 @@ class Index:
             if isinstance(event, AllBlocksCleared):
                 self.blocks.clear()
                 continue
-            blocks = self.blocks.setdefault(event.medium.value, Counter())
-            if isinstance(event, BlockRemoved):
+            medium, group = event.medium.value, getattr(event, "group_idx", 0)
+            blocks = self.blocks.setdefault((medium, group), Counter())
+            if isinstance(event, BlockRemoved | GroupRemoved):
                 for block in event.block_hashes:
-                    assert blocks[block] > 0, f"{event.medium.value}: {block} is removed and was not there"
+                    assert blocks[block] > 0, f"{medium} {group}: {block} is removed and was not there"
                     blocks[block] -= 1
                 self.removed_count += len(event.block_hashes)
                 continue
-            assert isinstance(event, BlockStored)
+            assert isinstance(event, BlockStored | GroupStored)
+            if group:
+                kind = "mamba" if event.kv_cache_spec_sliding_window is None else "sliding_window"
+                assert event.kv_cache_spec_kind == kind
             assert len(event.token_ids) == len(event.block_hashes) * event.block_size
-            parent = event.parent_block_hash
-            assert parent is None or any(known[parent] > 0 for known in self.blocks.values()), f"{parent} is no known parent"
+            parent: int | None = event.parent_block_hash
+            is_known = parent is None or any(known[parent] > 0 for known in self.blocks.values())
+            assert group or is_known, f"{parent} is no known parent"
             blocks.update(event.block_hashes)
             self.stored_count += len(event.block_hashes)
 
-    def known(self, medium: str) -> Counter[int]:
-        """How often each hash is stored on a medium."""
-        return +self.blocks.get(medium, Counter())
+    def known(self, medium: str, group: int) -> Counter[int]:
+        """How often each hash is stored on a medium, of a group."""
+        return +self.blocks.get((medium, group), Counter())
 
 
-def held(cache: UnifiedTreeCache, tier: Tier, *, dynamo: bool) -> Counter[int]:
-    """The hashes of the full-attention pages of a tier, from the tokens in the tree alone."""
+def held(cache: UnifiedTreeCache, tier: Tier, index: int, *, dynamo: bool) -> Counter[int]:
+    """The hashes of a component's pages on a tier, from the tokens in the tree alone."""
     state, size = cache.tree.state, cache.page_size
-    index = state.layout.index_of("full")
     found: Counter[int] = Counter()
     for node in state.nodes:
         value = node.values(tier)[index]
@@ -121,7 +125,7 @@ def with_events(pools: Pools, *, dynamo: bool) -> Any:
 def replay(case: Case, host: str | None, *, dynamo: bool, requests: int, seed: int) -> Index:
     """A random mix with evictions, the index compared after each step."""
     pools = Pools(case)
-    cache = our_cache(pools, params=with_events(pools, dynamo=dynamo), write_policy=host, host_ratio=1.5)
+    cache = our_cache(pools, params=with_events(pools, dynamo=dynamo), write_policy=host, host_ratio=1.5, event_groups=True)
     index = Index()
 
     class Compared(Scheduler):
@@ -134,13 +138,17 @@ def replay(case: Case, host: str | None, *, dynamo: bool, requests: int, seed: i
 
     def compare() -> None:
         for tier, medium in ((Tier.DEVICE, "GPU"), (Tier.HOST, "CPU_PINNED")):
-            assert index.known(medium) == held(cache, tier, dynamo=dynamo), f"the index differs from the tree on {medium}"
+            for group, name in enumerate(cache.tree_components):
+                known, wanted = index.known(medium, group), held(cache, tier, group, dynamo=dynamo)
+                assert known == wanted, (
+                    f"the index differs from the tree on {medium}, of {name}: {known - wanted}, {wanted - known}"
+                )
 
     run(Compared(pools, cache, has_host=host is not None), requests=requests, seed=seed)
     compare()
     cache.reset()
     index.apply(cache.take_events())
-    assert not any(index.known(medium) for medium in list(index.blocks)), "a reset leaves nothing"
+    assert not any(index.known(*group) for group in list(index.blocks)), "a reset leaves nothing"
     cache.release_host_resources()
     return index
 

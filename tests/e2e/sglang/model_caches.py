@@ -46,6 +46,7 @@ def our_cache(
     host_ratio: float = 3.0,
     misses: MissSettings | None = MISSES,
     inspector: InspectorSettings | None = None,
+    event_groups: bool = False,
 ) -> UnifiedTreeCache:
     """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
 
@@ -53,6 +54,7 @@ def our_cache(
         params: SGLang's; None for those of the pools.
         misses: how causes of misses are kept; None for not at all.
         inspector: where the inspector's page is; None for none.
+        event_groups: KV events tell of windows and states, too.
     """
     case, params = pools.case, params or pools.params
     builder = None
@@ -85,4 +87,5 @@ def our_cache(
         tiers=builder,
         misses=misses,
         inspector=inspector,
+        event_groups=event_groups,
     )

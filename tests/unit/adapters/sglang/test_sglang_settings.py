@@ -71,6 +71,7 @@ def test_settings_are_read_from_yaml(tmp_path: Path) -> None:
         ({"host": {"pages": 5}}, "host.pages must name each component"),
         ({"host": {"pages": {"full": 0}}}, "host.pages.full must be 1 or more, not 0"),
         ({"host": {"pages": {"full": 1.5}}}, "host.pages.full must be an integer, not 1.5"),
+        ({"event_groups": "yes"}, "event_groups must be true or false, not 'yes'"),
         ({"allow_unproven_gpu": 1}, "allow_unproven_gpu must be true or false, not 1"),
         ({"write_policy": "sometimes"}, "write_policy must be one of .*write-back.*, not 'sometimes'"),
         ({"inspector": 3}, "inspector must be a mapping, not 3"),
