@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ABSTRACT = "abstract "
 
@@ -87,6 +88,7 @@ class Interface:
         extended: the adapter extends these classes, and has to define what is abstract there.
         whole: besides these, classes of which every change is told; of the others, those of members whose names the adapter
             writes.
+        listed: classes of settings, of which each new or gone field matters; what is said of a field is not compared.
         constructed: the adapter calls the constructors of these; those of others are not compared.
         positional: the adapter names no field of these, and any change matters.
     """
@@ -102,6 +104,7 @@ class Interface:
     whole: frozenset[str]
     constructed: frozenset[str]
     positional: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
 
     def read(self, path: Path) -> Declared:
         """The declarations of all that is compared, whether the adapter uses it or not: so a name that the adapter
@@ -127,6 +130,8 @@ class Interface:
                     members = dict(_members(node))
                     if node.name not in self.constructed:
                         members.pop("__init__", None)
+                    if node.name in self.listed:
+                        members = {item.target.id: _default(item) for item in _fields(node)}
                     declared[node.name] = dict(sorted(members.items()))
         return declared
 
@@ -146,14 +151,14 @@ class Interface:
         changes = []
         for owner in sorted(before.keys() | after.keys()):
             old, new = before.get(owner, {}), after.get(owner, {})
-            is_whole = owner in self.whole | self.extended | self.positional or owner in self.functions
+            is_whole = owner in self.whole | self.extended | self.positional | self.listed or owner in self.functions
             for name in sorted(old.keys() | new.keys()):
                 was, now = old.get(name), new.get(name)
                 if was == now or not (is_whole or name in used):
                     continue
                 what = "added" if was is None else "removed" if now is None else "changed"
                 becomes_abstract = owner in self.extended and now is not None and now.startswith(ABSTRACT)
-                matters = becomes_abstract or owner in self.positional or (was is not None and name in used)
+                matters = becomes_abstract or owner in self.positional | self.listed or (was is not None and name in used)
                 changes.append(Change(what=what, owner=owner, name=name, before=was, after=now, matters=matters))
         return sorted(changes, key=lambda change: not change.matters)
 
@@ -204,6 +209,14 @@ class Interface:
         ]
         subprocess.run([*command, self.package], check=True)
         return next(folder.glob(f"{self.package}-*.whl"))
+
+
+def _fields(node: ast.ClassDef) -> list[Any]:
+    return [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+
+
+def _default(field: Any) -> str:
+    return "no default" if field.value is None else str(ast.unparse(field.value))
 
 
 def _members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from unified_tree.controllers.adapters.sglang.settings import VARIABLE
+
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator")
 """SGLang's allocators whose slots the backend can own."""
 
@@ -16,23 +18,27 @@ class RefusedFlag:
     Attributes:
         flag: the option, without its value.
         field: SGLang's name of it.
-        values: which of its values are refused.
+        values: which of its values are refused; None for all but `allowed`.
         why: a sentence, for the message.
+        allowed: the value that means nothing, where every other is refused: SGLang's default.
     """
 
     flag: str
     field: str
-    values: tuple[object, ...]
+    values: tuple[object, ...] | None
     why: str
+    allowed: object = None
 
     def refusal(self, arguments: Any) -> str | None:
         """Why these arguments of SGLang's are refused, a noun in words; None if they are not."""
         value = getattr(arguments, self.field)
-        if value not in self.values:
+        if value == self.allowed if self.values is None else value not in self.values:
             return None
         return f"{self.flag if value is True else f'{self.flag} {value}'} ({self.why})"
 
 
+OWN_TREE = "it is a part of SGLang's own tree"
+NEVER_RUN = "it was never run with this cache"
 REFUSED_FLAGS = (
     RefusedFlag(
         "--disaggregation-mode",
@@ -40,6 +46,9 @@ REFUSED_FLAGS = (
         ("prefill", "decode"),
         "prefill and decode on servers of their own were never run with this cache",
     ),
+    RefusedFlag("--enable-pd-role-switch", "enable_pd_role_switch", (True,), NEVER_RUN),
+    RefusedFlag("--decoupled-spec-role", "decoupled_spec_role", ("verifier", "drafter"), NEVER_RUN),
+    RefusedFlag("--enable-pdmux", "enable_pdmux", (True,), NEVER_RUN),
     RefusedFlag(
         "--enable-streaming-session",
         "enable_streaming_session",
@@ -59,16 +68,51 @@ REFUSED_FLAGS = (
         "host memory is a tier of this cache, not a buffer in front of a store",
     ),
     RefusedFlag(
+        "--hicache-host-memory-fraction",
+        "hicache_host_memory_fraction",
+        None,
+        "this cache takes as many host pages as --hicache-ratio or --hicache-size says, or does not start",
+        0.8,
+    ),
+    RefusedFlag("--hicache-io-backend", "hicache_io_backend", None, "this cache has copies of its own", "kernel"),
+    RefusedFlag("--hicache-mem-layout", "hicache_mem_layout", None, "this cache has one layout of its own", "page_first"),
+    RefusedFlag(
+        "--hicache-storage-backend-extra-config",
+        "hicache_storage_backend_extra_config",
+        None,
+        f"the setting `store` of {VARIABLE} says all of the store",
+    ),
+    RefusedFlag(
+        "--hicache-storage-prefetch-retry-poll-interval",
+        "hicache_storage_prefetch_retry_poll_interval",
+        None,
+        "this cache asks its store once for a prompt, when it arrives",
+        8,
+    ),
+    RefusedFlag(
         "--radix-eviction-policy",
         "radix_eviction_policy",
         ("tlru",),
         "SGLang keeps what this policy ranks by in its own tree; the setting `policy` names those of this cache",
     ),
+    RefusedFlag(
+        "--radix-eviction-policy-config",
+        "radix_eviction_policy_config",
+        None,
+        "the policies of this cache have no parameters there",
+    ),
+    RefusedFlag("--mamba-max-states-per-path", "mamba_max_states_per_path", None, OWN_TREE, -1),
     RefusedFlag("--enable-lmcache", "enable_lmcache", (True,), "it brings a cache of its own"),
     RefusedFlag("--enable-flexkv", "enable_flexkv", (True,), "it brings a cache of its own"),
+    RefusedFlag("--enable-hisparse", "enable_hisparse", (True,), NEVER_RUN),
+    RefusedFlag("--enable-kv-cache-sharding", "enable_kv_cache_sharding", (True,), OWN_TREE),
+    RefusedFlag("--enable-dsa-cache-layer-split", "enable_dsa_cache_layer_split", (True,), NEVER_RUN),
+    RefusedFlag("--enable-encoder-swa-bounded-replay", "enable_encoder_swa_bounded_replay", (True,), NEVER_RUN),
+    RefusedFlag("--dcp-size", "dcp_size", None, "context parallelism was never run with this cache", 1),
+    RefusedFlag("--attn-cp-size", "attn_cp_size", None, "context parallelism was never run with this cache", 1),
 )
-"""Options that SGLang would take and this cache would leave without effect, or that end SGLang's start with a message that does
-not name this cache."""
+"""Options that SGLang would take and this cache would leave without effect, that were never run with it, or that end SGLang's
+start with a message that does not name this cache."""
 
 
 def flag_refusals(arguments: Any) -> list[str]:

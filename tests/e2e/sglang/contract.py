@@ -11,6 +11,16 @@ from engine_interface import Interface
 
 ROOT = Path(__file__).parents[3]
 MEMORY = "sglang/srt/mem_cache"
+FIELDS = "sglang/srt/arg_groups/fields"
+FLAGS = {
+    "disagg": ("Disagg",),
+    "exec_": ("ExecMamba",),
+    "lora": ("Lora",),
+    "memory": ("Memory",),
+    "parallel": ("Parallel",),
+    "schedule": ("Schedule",),
+}
+"""The groups of SGLang's options among which those are that concern a cache."""
 INTERFACE = Interface(
     engine="SGLang",
     package="sglang",
@@ -39,6 +49,7 @@ INTERFACE = Interface(
         "sglang/srt/lora/lora_registry.py": ("LoRARef",),
         "sglang/srt/managers/cache_controller.py": ("LayerDoneCounter",),
         "sglang/srt/model_executor/model_runner.py": ("ModelRunner",),
+        **{f"{FIELDS}/{file}.py": names for file, names in FLAGS.items()},
         f"{MEMORY}/memory_pool.py": ("HybridReqToTokenPool", "MambaPool", "ReqToTokenPool"),
     },
     functions={
@@ -51,6 +62,7 @@ INTERFACE = Interface(
     whole=frozenset(("CacheInitParams", "LayerDoneCounter", "MatchResult", "TreeCacheBuildContext")),
     constructed=frozenset(("KVCacheEventRecorder",)),
     positional=frozenset(("EvictResult",)),
+    listed=frozenset(name for names in FLAGS.values() for name in names),
 )
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def test_the_removal_of_any_name_that_the_backend_uses_is_seen(contract: Any) ->
         for name in members:
             less = {**record, owner: {kept: text for kept, text in members.items() if kept != name}}
             other = {**record, owner: {**members, name: "(self, what_it_never_had)"}}
-            matters = name in used or owner in contract.INTERFACE.positional
+            matters = name in used or owner in contract.INTERFACE.positional | contract.INTERFACE.listed
             for after, what in ((less, "removed"), (other, "changed")):
                 told = [(c.what, c.owner, c.name) for c in contract.INTERFACE.compare(record, after, used) if c.matters]
                 assert told == ([(what, owner, name)] if matters else [])

@@ -1,0 +1,60 @@
+"""What each of SGLang's options means with the backend, for the groups of options that concern a cache."""
+
+from __future__ import annotations
+
+READ = """
+disable_radix_cache enable_hierarchical_cache hicache_ratio hicache_size hicache_storage_backend hicache_storage_prefetch_policy
+hicache_write_policy lora_paths mamba_radix_cache_strategy mamba_track_interval page_size radix_cache_backend
+radix_eviction_policy schedule_policy tp_size
+"""
+"""The backend reads them, or they reach it in what SGLang builds."""
+
+SGLANG = """
+abort_on_priority_when_disabled attn_dp_size chunked_prefill_size default_priority_value disable_attn_tp_gather
+disable_chunked_prefix_cache disable_hybrid_swa_memory disable_overlap_schedule disable_priority_preemption dist_init_addr
+dist_timeout dp_size dwdp_size elastic_ep_initial_size enable_adaptive_dispatch_to_encoder enable_attn_tp_input_scattered
+enable_dense_mlp_attn_tp enable_dp_attention enable_dp_attention_local_control_broadcast enable_dp_lm_head
+enable_dynamic_chunking enable_layernorm_sp enable_lora enable_lora_overlap_loading enable_mamba_cache_stochastic_rounding
+enable_megamoe_for_layernorm_sp enable_mixed_chunk enable_p2p_check enable_prefill_delayer enable_priority_scheduling
+enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all encoder_bootstrap_port encoder_only encoder_register_urls
+encoder_transfer_backend encoder_urls ep_join_rank_offset ep_size experts_shared_outer_loras gated_launch_port
+hicache_storage_prefetch_retry_max_attempts language_model_only language_only linear_attn_backend linear_attn_decode_backend
+linear_attn_prefill_backend linear_attn_verify_backend load_balance_method lora_backend lora_drain_wait_threshold
+lora_eviction_policy lora_strict_loading lora_target_modules lora_use_virtual_experts mamba_backend mamba_cache_philox_rounds
+mamba_full_memory_ratio mamba_ssm_dtype max_ep_size max_loaded_loras max_lora_chunk_size max_lora_rank max_loras_per_batch
+max_mamba_cache_size max_prefill_tokens max_queued_requests max_running_requests max_total_tokens mem_fraction_static
+min_free_slots_delay moe_dense_tp_size moe_dp_size nccl_port nnodes node_rank num_continuous_decode_steps pp_async_batch_depth
+pp_max_micro_batch_size pp_size prefill_decode_interval prefill_decode_interval_min_bs prefill_delayer_forward_passes_buckets
+prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
+prefill_delayer_token_usage_low_watermark prefill_delayer_wait_seconds_buckets prefill_max_requests
+priority_scheduling_preemption_threshold retraction_policy schedule_conservativeness schedule_low_priority_values_first
+scheduler_recv_interval shared_experts_tp_size swa_full_tokens_ratio swa_prefix_tails uses_mamba_radix_cache
+"""
+"""SGLang acts on them by itself: it sizes its pools, schedules, loads, computes. The cache takes what it is given."""
+
+BY_POOLS = """
+c128_page_size enable_int8_mamba_checkpoint enable_linear_replayssm enable_linear_replayssm_spec enable_page_major_kv_layout
+enable_unified_memory
+"""
+"""The pools that they bring are refused."""
+
+BY_SGLANG = """
+enable_linker_mla_dedup enable_unified_cache_external_linker prefill_only_disable_kv_cache
+"""
+"""SGLang itself refuses them with another cache than its own, or disables the cache."""
+
+ALONE = """
+cp_strategy dcp_comm_backend dcp_replicate_q_proj decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints
+decoupled_spec_rank disaggregation_bootstrap_port disaggregation_decode_allocation_policy
+disaggregation_decode_enable_offload_kvcache disaggregation_decode_enable_radix_cache disaggregation_decode_extra_slots
+disaggregation_decode_host_receive_threshold disaggregation_decode_polling_interval disaggregation_decode_retraction_backup
+disaggregation_enable_kv_checksum disaggregation_ib_device disaggregation_transfer_backend enable_cp_decode_attn_tp
+enable_cp_tp_group_sharing enable_prefill_cp flexkv_config_file hisparse_config int8_mamba_ckpt_size linear_replayssm_cache_len
+lmcache_config_file num_reserved_decode_tokens optimistic_prefill_attempts pdmux_config_path sm_group_num
+unified_cache_external_linker_backend unified_cache_external_linker_config
+"""
+"""They mean something with an option that is refused."""
+
+MEANINGS = {"read": READ, "SGLang's": SGLANG, "by pools": BY_POOLS, "by SGLang": BY_SGLANG, "alone": ALONE}
+FLAGS = {name: meaning for meaning, names in MEANINGS.items() for name in names.split()}
+"""By field of SGLang's `ServerArgs`; those of `REFUSED_FLAGS` are not among them, but `radix_eviction_policy`."""

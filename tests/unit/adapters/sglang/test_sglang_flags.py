@@ -1,0 +1,52 @@
+"""Each of SGLang's options that concern a cache is read, refused, or SGLang's own: a new one makes this fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sglang_flags import FLAGS, MEANINGS
+
+from unified_tree.controllers.adapters.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
+
+RECORD = Path(__file__).parents[3] / "e2e" / "sglang" / "contract.json"
+GROUPS = ("Disagg", "ExecMamba", "Lora", "Memory", "Parallel", "Schedule")
+READ_TOO = {"radix_eviction_policy"}
+"""Of refused options: other values are read."""
+DEFAULTS = {flag.field: flag.allowed if flag.values is None else None for flag in REFUSED_FLAGS}
+
+
+def recorded() -> dict[str, str]:
+    """SGLang's options of these groups, with their defaults, as in its sources."""
+    [record] = json.loads(RECORD.read_text(encoding="utf-8")).values()
+    found = {name: default for group in GROUPS for name, default in record[group].items()}
+    return {name: default for name, default in found.items() if not name.startswith("_")}
+
+
+def test_every_option_has_a_meaning() -> None:
+    refused = {flag.field for flag in REFUSED_FLAGS}
+    known = recorded().keys()
+    assert known - FLAGS.keys() - refused == set(), "new options: read them, refuse them, or list them as SGLang's own"
+    assert FLAGS.keys() - known == set(), "options that are gone"
+    assert FLAGS.keys() & refused == READ_TOO
+    assert sum(len(names.split()) for names in MEANINGS.values()) == len(FLAGS), "no option is listed twice"
+
+
+def test_no_default_is_refused() -> None:
+    """What is refused but for one value is not refused where it is left out."""
+    defaults = recorded()
+    for flag in REFUSED_FLAGS:
+        if flag.values is None:
+            assert defaults.get(flag.field) == repr(flag.allowed), flag.flag
+        else:
+            assert defaults.get(flag.field, "False") not in {repr(value) for value in flag.values}, flag.flag
+
+
+@pytest.mark.parametrize("flag", [flag for flag in REFUSED_FLAGS if flag.values is None], ids=lambda flag: flag.flag)
+def test_any_value_but_the_default_is_refused(flag: RefusedFlag) -> None:
+    assert flag_refusals(SimpleNamespace(**DEFAULTS)) == []
+    for value in ("other", 0.25, 2):
+        [reason] = flag_refusals(SimpleNamespace(**{**DEFAULTS, flag.field: value}))
+        assert reason == f"{flag.flag} {value} ({flag.why})"
