@@ -12,14 +12,15 @@ from sglang_allocators import fake_pool
 def attention(slots: int, layers: int, **changed: Any) -> Any:
     """An `MHATokenToKVPool` of one head of two values."""
     buffers = [[torch.zeros(slots, 1, 2) for _ in range(layers)] for _ in "kv"]
-    fields = {"k_buffer": buffers[0], "v_buffer": buffers[1], "kv_cache_layout": "nhd", "k_scale_buffer": None}
+    fields: dict[str, Any] = {"k_buffer": buffers[0], "v_buffer": buffers[1], "kv_cache_layout": "nhd", "k_scale_buffer": None}
+    fields["dtype"] = torch.float32
     return fake_pool("MHATokenToKVPool", **{**fields, "start_layer": 0, "layer_num": layers, **changed})
 
 
 def latent(slots: int, layers: int) -> Any:
     """An `MLATokenToKVPool`."""
     buffers = [torch.zeros(slots, 1, 3) for _ in range(layers)]
-    return fake_pool("MLATokenToKVPool", kv_buffer=buffers, start_layer=4, layer_num=layers)
+    return fake_pool("MLATokenToKVPool", kv_buffer=buffers, start_layer=4, layer_num=layers, dtype=torch.float32)
 
 
 def windowed(full_slots: int, window_slots: int) -> Any:

@@ -83,7 +83,7 @@ def _attention(component: str, pool: Any, layer_ids: list[int], page_size: int, 
     for name, tensors in by_part.items():
         rows = tensors[0].shape[0] // page_size * page_size
         paged[name] = [tensor[:rows].view(-1, page_size, *tensor.shape[1:]) for tensor in tensors]
-    return _described(component, tuple(layer_ids), paged, page_size, shard)
+    return _described(component, tuple(layer_ids), paged, page_size, shard, pool.dtype)
 
 
 def _states(pool: Any, shard: Shard) -> EngineTensors:
@@ -97,13 +97,24 @@ def _states(pool: Any, shard: Shard) -> EngineTensors:
 
 
 def _described(
-    component: str, layer_ids: tuple[int, ...], by_part: dict[str, list[torch.Tensor]], slots: int, shard: Shard
+    component: str,
+    layer_ids: tuple[int, ...],
+    by_part: dict[str, list[torch.Tensor]],
+    slots: int,
+    shard: Shard,
+    dtype: torch.dtype | None = None,
 ) -> EngineTensors:
+    """The tensors with their format.
+
+    Args:
+        dtype: of their elements, where SGLang keeps those of several dtypes as plain bytes (fp8): a store tells them apart by
+            this. None for the tensors' own.
+    """
     parts = []
     for name, tensors in by_part.items():
         shape = tuple(tensors[0].shape[2:])
         if any(not tensor.is_contiguous() for tensor in tensors):
             raise ConfigurationError(f"{component}: the pages of {name} are not contiguous; a host tier cannot copy them")
-        parts.append(Part(name, str(tensors[0].dtype).removeprefix("torch."), shape))
+        parts.append(Part(name, str(dtype or tensors[0].dtype).removeprefix("torch."), shape))
     page_format = PageFormat(component=component, layer_ids=layer_ids, parts=tuple(parts), slots_per_page=slots, shard=shard)
     return EngineTensors(page_format, by_part)
