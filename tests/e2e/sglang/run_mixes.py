@@ -87,6 +87,8 @@ def served(
         engine["lora_paths"] = {name: str(tiny_models.saved_adapter(options.models, name)) for name in tiny_models.ADAPTERS}
     if options.tp > 1:
         engine["tp_size"] = options.tp
+    if options.pp > 1:
+        engine["pp_size"] = options.pp
     mix = {**case.mix, "aborts": not options.no_aborts}
     if not cache.engine.get("radix_cache_backend"):
         mix.pop("sessions", None)  # other caches are given the whole prompts
@@ -100,8 +102,9 @@ def served(
     }
     if options.timing:
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
-    if options.tp > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
-        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(options.tp))
+    ranks = options.tp * options.pp
+    if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
     if options.tp > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
         for rank in range(options.tp):
@@ -215,6 +218,7 @@ def main() -> int:
     parser.add_argument("--no-aborts", action="store_true")
     parser.add_argument("--timing", action="store_true", help="measure the time in the cache, without SGLang's checks")
     parser.add_argument("--tp", type=int, default=1, help="ranks, joined by gloo")
+    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "unified-tree-tiny-models")
     parser.add_argument("--work", type=Path, help="where specs, logs and results are kept; a new folder if left out")
