@@ -29,6 +29,7 @@ class ServedWeights:
         life: names this life of the server, the same on all its ranks, and equal to no other life.
 
     Attributes:
+        changes: how often they have changed, or may have.
         is_mixed: the cache may hold what other weights have computed.
         is_updating: between `begin_weight_update` and `end_weight_update`.
 
@@ -41,14 +42,14 @@ class ServedWeights:
 
     def __init__(self, life: str) -> None:
         self._life = life
-        self._changes = 0
+        self.changes = 0
         self._label: str | None = None
         self.is_mixed = False
         self.is_updating = False
 
     def changed(self, label: str | None) -> None:
         """They have changed, or may have; `label` is the trainer's name of the new ones, None for none."""
-        self._changes += 1
+        self.changes += 1
         self._label = label
         self.is_mixed = True
 
@@ -72,9 +73,9 @@ class ServedWeights:
             first: that of the weights of the start.
             is_given: whether the settings say it, and so vouch for labels: two trainings may give different weights one label.
         """
-        if not self._changes:
+        if not self.changes:
             return first
-        return f"{first} {self._label}" if is_given and self._label else f"unnamed {self._life} {self._changes}"
+        return f"{first} {self._label}" if is_given and self._label else f"unnamed {self._life} {self.changes}"
 
 
 class KeptStore:
@@ -96,6 +97,7 @@ class KeptStore:
         self._tiers: Tiers | None = None
         self._settings: StoreSettings | None = None
         self._opened: StorageTier | None = None
+        self._changes_before = 0
 
     @property
     def state(self) -> str:
@@ -154,13 +156,14 @@ class KeptStore:
     def begin_update(self) -> None:
         """A session of updates has begun: the store is set aside until it has ended."""
         self.weights.is_updating = True
+        self._changes_before = self.weights.changes
         self._set_aside()
 
     def end_update(self, *, is_empty: bool) -> None:
-        """A session of updates has ended, with the cache empty or not. If it is, the store goes on."""
+        """A session of updates has ended, with the cache empty or not. If it is, or nothing changed, the store goes on."""
         weights = self.weights
         weights.is_updating = False
-        if not (weights.is_mixed or is_empty):  # computed before the session was over
+        if weights.changes > self._changes_before and not is_empty:  # computed before the session was over
             weights.is_mixed = True
         self.go_on()
 

@@ -16,7 +16,7 @@ WRITE_POLICIES = ("write-through", "write-back", "write-through-selective", "wri
 class Cache:
     """A cache by its name: the engine's settings, the backend's settings, whether it starts on the files of the one before.
 
-    A cache with files is not emptied between two mixes, which have namespaces of their own instead. A cache with a host tier and
+    A cache with files is not emptied between two mixes, which have namespaces of their own. A cache with a host tier and
     no write policy of its own takes them in turn.
     """
 

@@ -63,7 +63,6 @@ OF_PROMPTS = (
         mix=CROWD,
     ),
     Case(name="llama-page16", model="llama", engine=_engine(1024, 16)),
-    Case(name="llama-fp8", model="llama", engine=_engine(1024, 16, kv_cache_dtype="fp8_e5m2")),
     Case(name="llama-overlap", model="llama", engine=_engine(1024, 1, disable_overlap_schedule=False)),
     Case(
         name="llama-overlap-small",

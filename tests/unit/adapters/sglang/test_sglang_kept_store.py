@@ -109,6 +109,18 @@ def test_a_session_of_updates_ends_before_the_store_goes_on(tmp_path: Path) -> N
     closed(served)
 
 
+def test_a_session_that_changes_nothing_takes_nothing_away(tmp_path: Path) -> None:
+    """That of a draft, of which no update counts."""
+    served = Served("full", tmp_path).stored()
+    served.store.begin_update()
+    assert not served.uses_store()
+    served.store.end_update(is_empty=False)
+    assert served.uses_store()
+    served = served.flushed()
+    assert served.found() == len(TOKENS)
+    closed(served)
+
+
 def test_a_store_is_closed_and_opened_again_while_the_cache_goes_on(tmp_path: Path) -> None:
     served = Served("full", tmp_path).stored()
     assert served.store.close()
