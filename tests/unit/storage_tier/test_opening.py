@@ -71,6 +71,20 @@ def test_an_opened_store_is_attached_as_it_is() -> None:
     cache.close()
 
 
+def test_an_open_engine_serves_one_cache_after_another() -> None:
+    opened = StorageTier.open("memory", MODEL, memory=mapped_pages(MODEL, COUNTS), weights_version="")
+    for version in ("v1", "v2"):
+        tier = opened.renewed(version)
+        assert (tier.weights_version, tier.engine, tier.memory) == (version, opened.engine, opened.memory)
+        host = HostTier(page_counts=COUNTS, engine=SimulatedEngine(0, VirtualClock()))
+        cache = PrefixCache(MODEL.components, 4, {"full": 8, "mamba": 2}, host=host, storage=tier)
+        assert cache.storage is not None
+        cache.storage.close(keeps_engine=True)
+        assert not opened.engine.exists("full", [bytes(32)]).any(), "it answers"
+        cache.close()
+    opened.engine.close()
+
+
 def test_memory_that_will_not_do_is_refused_before_the_store_is_opened() -> None:
     memory = mapped_pages(MODEL, COUNTS)
     registry = StorageRegistry()
