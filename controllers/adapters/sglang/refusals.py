@@ -108,6 +108,8 @@ REFUSED_FLAGS = (
     RefusedFlag("--enable-kv-cache-sharding", "enable_kv_cache_sharding", (True,), OWN_TREE),
     RefusedFlag("--enable-dsa-cache-layer-split", "enable_dsa_cache_layer_split", (True,), NEVER_RUN),
     RefusedFlag("--enable-encoder-swa-bounded-replay", "enable_encoder_swa_bounded_replay", (True,), NEVER_RUN),
+    RefusedFlag("--enable-dp-attention", "enable_dp_attention", (True,), NEVER_RUN),
+    RefusedFlag("--attn-dp-size", "attn_dp_size", None, NEVER_RUN, 1),
     RefusedFlag("--dcp-size", "dcp_size", None, "context parallelism was never run with this cache", 1),
     RefusedFlag("--attn-cp-size", "attn_cp_size", None, "context parallelism was never run with this cache", 1),
 )

@@ -99,10 +99,6 @@ def _backend(runner: Any, *, ahead: int = 0) -> Any:
                 start += count
             return out.view(len(queries), -1)
 
-        def get_cpu_graph_seq_len_fill_value(self) -> int:
-            """The length of a request that stands for none: in data-parallel attention all ranks run as many."""
-            return 1
-
         def support_triton(self) -> bool:
             return False
 
