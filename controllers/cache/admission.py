@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.controllers.cache.lease_state import LeaseState
-from unified_tree.lookup.matching import match, use
+from unified_tree.lookup.matching import match, path_reach, use, window_gap
 from unified_tree.misses import causes
 from unified_tree.terms.errors import OutOfPagesError, TransferError
+from unified_tree.terms.results import NOWHERE, Boundary, record
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Leases
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
-    from unified_tree.terms.results import Boundary, Match
+    from unified_tree.terms.results import Match
 
 NOTHING: Final[dict[str, int]] = {}
 LOAD_FAILED: Final[tuple[int, str | None]] = (causes.LOAD_FAILED, None)
@@ -72,7 +73,8 @@ class Admission:
         may_load: bool = True,
         may_rebuild: bool = True,
         reserve_tokens: int = 0,
-        fills: bool = False,
+        fills: int = 0,
+        arriving: bool = False,
         refused: tuple[int, str | None] = LOAD_FAILED,
         dropped: str | None = None,
     ) -> Lease:
@@ -80,7 +82,8 @@ class Admission:
 
         Args:
             reserve_tokens: also allocate pages for so many tokens.
-            fills: of windows only what that length needs, and nothing is saved on the way; see PrefixCache.acquire_to_fill.
+            fills: take of windows only what this length needs, and save nothing on the way; see PrefixCache.acquire_to_fill.
+            arriving: resume from the path alone; see PrefixCache.acquire.
             refused: why it may not load; `dropped`: the same as it is counted, if that was found out just now.
 
         If this raises, all locks and pages taken before are released, and nothing counts as used.
@@ -89,13 +92,20 @@ class Admission:
         point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
+        if arriving:
+            fills, reserve_tokens = parts.layout.floor_to_page(key.length), max(reserve_tokens, key.length)
         is_sure = parts.controller is None and not reserve_tokens
         if is_sure and point is not None:
             is_sure = parts.device.allocators[point].free_pages > 0
         found = match(state, key, limit, touch=is_sure, checks=True)
-        boundary = found.rebuild if self._rebuild and may_rebuild else found.device
+        boundary = found.rebuild if self._rebuild and may_rebuild and not arriving else found.device
         rebuilds = boundary.length > found.device.length
         compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
+        wanted = () if rebuilds else parts.layout.saved_indices
+        if arriving:
+            boundary = self._path_on_device(found)
+            compute_from = boundary.length
+            wanted = parts.layout.window_indices if self._has_windows(boundary) else ()
         loads = may_load and parts.controller is not None and self._is_worth_loading(found, compute_from)
         unloaded = TOO_DEAR if may_load else refused
         needs: dict[str, int] = NOTHING
@@ -105,10 +115,10 @@ class Admission:
                 loads, unloaded, dropped = False, NO_ROOM, NO_ROOM_TO_LOAD
         counts_first = not loads
         if not (is_sure or loads) and (point is not None or reserve_tokens):
-            needs = self._needs(boundary.length, compute_from, reserve_tokens, fills)
+            run_from = 0 if arriving and not wanted else compute_from
+            needs = self._needs(boundary.length, run_from, reserve_tokens, fills)
             if not parts.device.are_free(needs):
                 counts_first = False
-                wanted = () if rebuilds else parts.layout.saved_indices
                 parts.device.check(needs, parts.locks.pages_to_pin(boundary, wanted))
             elif reserve_tokens:  # there may be no memory for the tables of so many
                 counts_first = False
@@ -120,6 +130,7 @@ class Admission:
                 assert parts.controller is not None
                 load = parts.controller.load(found.reachable, found.reachable.length - compute_from, needs)
                 boundary, compute_from = load.boundary, found.reachable.length
+                wanted = parts.layout.saved_indices
             taken = LeaseState(
                 parts,
                 self._weights.generation(key.namespace),
@@ -129,20 +140,23 @@ class Admission:
                 priority=priority,
                 save_output=save_output,
                 load=load,
+                arriving=arriving,
             )
             lease = Lease(self._owner, taken)
             self._leases.add(lease, taken)
             if counts_first and not is_sure:
                 use(state, found, boundary)
-            taken.begin(rebuilds=rebuilds)
+            taken.begin(wanted, rebuilds=rebuilds)
             points: list[int] = []
-            if parts.layout.saved_indices and not fills:
+            if parts.layout.saved_indices and not (fills or arriving):
                 points = self._save_points(taken, found, checkpoints)
                 kept = tuple(sorted(points[: self._save_limit]))
                 taken.plan_saves(kept, found.save_at, prompt_end=not checkpoints)
             if reserve_tokens:
-                if fills:
-                    taken.keep_only_for(reserve_tokens)
+                if arriving:
+                    taken.expect(has_windows=bool(wanted) or not parts.layout.windows)
+                elif fills:
+                    taken.keep_only_for(fills)
                 taken.grow_now(reserve_tokens)
             if not counts_first:
                 use(state, found, taken.boundary)
@@ -175,11 +189,30 @@ class Admission:
             may_rebuild=may_rebuild,
             reserve_tokens=reserve_tokens,
             fills=fills,
+            arriving=arriving,
             refused=refused,
             dropped=dropped,
         )
 
-    def _needs(self, resumed: int, compute_from: int, reserve_tokens: int, fills: bool) -> dict[str, int]:
+    def _path_on_device(self, found: Match) -> Boundary:
+        """How far the required paths reach on device, windows and states ignored. Cost: O(nodes passed)."""
+        state = self._resources.state
+        node = state.nodes.get(found.known.node) if found.known.length else None
+        if node is None:
+            return NOWHERE
+        node, length = path_reach(state, node, found.known.length, device_only=True)
+        return record(Boundary, (node.id, length)) if length else NOWHERE
+
+    def _has_windows(self, boundary: Boundary) -> bool:
+        """Whether all required windows are on device where a path ends. Cost: O(nodes of the windows)."""
+        state = self._resources.state
+        node = state.nodes.get(boundary.node)
+        return node is None or all(
+            window_gap(state, node, boundary.length, i, window, device_only=True) is None
+            for i, window in state.layout.required_windows
+        )
+
+    def _needs(self, resumed: int, compute_from: int, reserve_tokens: int, fills: int) -> dict[str, int]:
         """Device pages by component that a request takes beside those that it resumes from."""
         layout = self._resources.layout
         needs = {} if layout.point is None else {layout.point: 1}
@@ -189,7 +222,7 @@ class Admission:
                 needs[name] = count - held
         first = compute_from // layout.page_size
         for name, window in layout.windows:
-            held = max(first, window.start(reserve_tokens) // layout.page_size) if fills else first
+            held = max(first, window.start(fills) // layout.page_size) if fills else first
             if count > held:
                 needs[name] = count - held
         return needs

@@ -101,14 +101,14 @@ class DecodeBatch:
         """A lease enters; returns its row, which it keeps until it leaves. It gets pages up to its length first, if it lacks
         any.
 
-        Raises LeaseError for a lease that is loading or in a batch already, and if there is no room for it; OutOfPagesError as
-        `PrefixCache.allocate`. Nothing is changed then. Cost: one copy of its page ids.
+        Raises LeaseError for a lease that is loading, arriving or in a batch already, and if there is no room for it;
+        OutOfPagesError as `PrefixCache.allocate`. Nothing is changed then. Cost: one copy of its page ids.
         """
         state = self._open_leases.require(lease)
         if state.row is not None:
             raise LeaseError(f"{lease} is in a batch already")
-        if state.load is not None or state.failure is not None:
-            raise LeaseError(f"{lease} has not got what it resumes from; a batch takes it once that is loaded")
+        if state.load is not None or state.failure is not None or state.is_arriving:
+            raise LeaseError(f"{lease} has not got what it resumes from; a batch takes it once that is loaded, or has arrived")
         self.require_room(state, state.length)
         if not self._free:
             raise LeaseError(f"all {self.max_leases} rows of the batch are taken")

@@ -90,9 +90,9 @@ class Lease:
     @property
     def compute_from(self) -> int:
         """The first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again. Such runs read
-        the cached pages of path components and must not write them.
+        the cached pages of path components and must not write them. The prompt's length where its state arrives.
         """
-        return self._state.compute_from
+        return self._state.compute_from if not self._state.arrives else self._state.prompt_tokens
 
     @property
     def host_tokens(self) -> int:
@@ -226,6 +226,13 @@ class Lease:
         return self._state.load is not None
 
     @property
+    def is_arriving(self) -> bool:
+        """Whether the state of its prompt has not arrived yet: no `commit` or `advance` has reported the whole prompt. Fill the
+        pages from `write_from` on, by component, and `state_page`; then commit.
+        """
+        return self._state.is_arriving
+
+    @property
     def is_released(self) -> bool:
         """Whether it was released."""
         return self._state.has_ended
@@ -233,7 +240,7 @@ class Lease:
     @property
     def rebuilt_tokens(self) -> int:
         """How many cached tokens run again to rebuild windows."""
-        return self.cached_tokens - self.compute_from
+        return self.cached_tokens - self._state.compute_from
 
     def next_stop(self, computed_tokens: Any) -> int | None:  # unchecked: compiled code would refuse numpy's integers
         """The first length after `computed_tokens` at which a run must stop to save a state or a window; None if there is none.

@@ -45,6 +45,7 @@ class LeaseState:
         tables, states, locks, tokens, published: its page tables, state pages (None without a `Point`), locks and tokens.
         load: its load back from host, until that has ended; None without one.
         has_ended: whether it was released.
+        arrives: whether the state of its prompt comes from another server.
         save_output, saves_prompt_end: whether states and windows are kept by default behind its prompt, and at its end.
         others: see Lease.
     """
@@ -58,6 +59,7 @@ class LeaseState:
         "_numbers",
         "_resources",
         "_row",
+        "arrives",
         "cached_tokens",
         "compute_from",
         "failure",
@@ -87,6 +89,7 @@ class LeaseState:
         priority: int,
         save_output: bool,
         load: Load | None = None,
+        arriving: bool = False,
     ) -> None:
         self._resources = resources
         self.has_ended = False
@@ -117,6 +120,7 @@ class LeaseState:
         self.save_output = save_output
         self.saves_prompt_end = True
         self.load = load
+        self.arrives = arriving
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
@@ -161,24 +165,33 @@ class LeaseState:
         """See Lease."""
         return None if self._row is None else self._row.index
 
-    def begin(self, *, rebuilds: bool) -> None:
-        """Lock the boundary it resumes from (a load does that itself), allocate the running state, and fill the page tables.
+    @property
+    def is_arriving(self) -> bool:
+        """See Lease."""
+        return self.arrives and self.computed < self.prompt_tokens
+
+    def begin(self, wanted: tuple[int, ...], *, rebuilds: bool) -> None:
+        """Lock the boundary it resumes from with the windows and states that are wanted (a load does that itself), allocate the
+        running state, and fill the page tables.
 
         Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
         """
         loading = self.load is not None
         if not loading:
-            self.published.boundary = self.locks.lock(self.boundary, rebuilds=rebuilds)
+            self.published.boundary = self.locks.lock(self.boundary, wanted)
         if self.states is not None:
             self.states.start()
-            if loading:
+            if self.arrives:
+                source = b""
+            elif loading:
                 source = self._resources.tree.transfers.pages_with_loads(self.boundary, self.states.name).tobytes()
             elif self.locks.has_windows:
                 parts = self._resources
                 source = b"".join(collect(parts.state, parts.locks, self.boundary, self.states.name, Tier.DEVICE))
             else:
                 source = b""
-            self.states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, self.boundary.length)
+            length = 0 if self.arrives else self.boundary.length
+            self.states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, length)
         self.tables.lay_out(
             self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
         )
@@ -224,7 +237,7 @@ class LeaseState:
         self.failure = load.error
         if load.error is None:
             try:
-                self.published.boundary = self.locks.lock(load.boundary, rebuilds=False)
+                self.published.boundary = self.locks.lock(load.boundary, self._resources.layout.saved_indices)
             except StaleBoundaryError as error:
                 self.locks.release()
                 self.failure = f"what {self} loaded back is gone: {error}"
@@ -421,6 +434,12 @@ class LeaseState:
             self.states.is_lost = False  # it is not computed from what was there: a longer one is brought
             self._doubt_state(self.cached_tokens)
         self.tables.keep_windows_for(length_tokens)
+
+    def expect(self, *, has_windows: bool) -> None:
+        """The state of its prompt arrives, behind what it resumes from; windows whole if the tree lacks them there."""
+        length = self.published.arriving = self.prompt_tokens
+        self._doubt_state(length - 1)
+        self.tables.expect(self._resources.layout.floor_to_page(length), length, has_windows=has_windows)
 
     def publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""

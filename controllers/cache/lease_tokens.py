@@ -67,17 +67,15 @@ class LeaseLocks:
         """Whether windows at a length are locked."""
         return self._windows is not None and self.windows_at == length
 
-    def lock(self, boundary: Boundary, *, rebuilds: bool) -> Boundary:
-        """Lock what a run from a boundary reads: the paths, and the windows and the state if it does not rebuild them.
+    def lock(self, boundary: Boundary, wanted: tuple[int, ...]) -> Boundary:
+        """Lock what a run from a boundary reads: the paths, and the windows and states that are wanted, by index.
 
         Returns the boundary by a name that is valid while it is locked. Raises StaleBoundaryError.
         """
         boundary = self.lock_paths(boundary)
-        if boundary.length and not rebuilds:
-            layout = self._resources.layout
-            if layout.saved_indices:
-                self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, layout.saved_indices)
-                self.windows_at = boundary.length
+        if boundary.length and wanted:
+            self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, wanted)
+            self.windows_at = boundary.length
         return boundary
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
@@ -133,6 +131,8 @@ class PublishedTokens:
         save_at: lengths at which a state is to be saved and a window kept, ascending.
         saved: those of them whose window or state was published.
         branches: those of them up to which other prompts share its path.
+        arriving: how many tokens arrive from another server, and windows for their end alone. So none is published before all
+            have arrived, and none of a shorter length.
     """
 
     __slots__ = (
@@ -146,6 +146,7 @@ class PublishedTokens:
         "_states",
         "_tables",
         "_tokens",
+        "arriving",
         "boundary",
         "branches",
         "committed",
@@ -177,6 +178,7 @@ class PublishedTokens:
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
         self.branches: tuple[int, ...] = ()
+        self.arriving = 0
         self._resumed = boundary
         self._spare_end = 0  # where it was published last, if the windows there are spare
         self._ends: list[Boundary] = []
@@ -194,13 +196,14 @@ class PublishedTokens:
 
         Returns the save points that it passed without a state.
         """
-        states, resumable = publication.states, publication.resumable
+        states, resumable, layout = publication.states, publication.resumable, self._resources.layout
         passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
             is_kept = resumable or stop in self.save_at
-            self._publish_up_to(stop, due, publication.without, is_kept=is_kept)
+            has_windows = publication.length >= self.arriving and stop >= layout.floor_to_page(self.arriving)
+            self._publish_up_to(stop, due, publication.without, is_kept=is_kept, has_windows=has_windows)
         if resumable and end == self._spare_end:
             self._keep_spare_end()
         if publication.without:
@@ -238,10 +241,14 @@ class PublishedTokens:
         stops.discard(0)
         return sorted(stops)
 
-    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, is_kept: bool) -> None:
-        """Publish up to a stop. Windows are kept there, or else, within the prompt, spare: a prompt may branch off there."""
+    def _publish_up_to(
+        self, stop: int, due: dict[int, int], without: Sequence[str], *, is_kept: bool, has_windows: bool
+    ) -> None:
+        """Publish up to a stop. Windows, if any, are kept there, or else, within the prompt, spare: a prompt may branch
+        off there.
+        """
         parts, at = self._resources, self.boundary
-        has_windows = bool(parts.layout.windows)
+        has_windows = has_windows and bool(parts.layout.windows)
         ends_spare = has_windows and not is_kept and self.committed < stop <= self._prompt_tokens
         keep_windows = has_windows and (is_kept or ends_spare)
         if keep_windows and (unknown := self._tables.not_rebuilt(stop)):

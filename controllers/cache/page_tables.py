@@ -114,8 +114,9 @@ class PageTables:
         for name in layout.paths:
             _put_path(self._tables[name], pages(boundary, name), last)
         for name, _ in layout.windows:
-            ids = pages(boundary, name)
-            self._tables[name].put(last - ids.size, ids)
+            table, ids = self._tables[name], pages(boundary, name)
+            first = max(last - ids.size, min(table.first_held, last))  # a window of what arrives may begin behind it
+            table.put(first, ids[first - last + ids.size :])
         self._note_missing(boundary, pages)
 
     def _pages(self, loading: bool) -> Pages:
@@ -227,6 +228,31 @@ class PageTables:
                 if not self._is_held(name, ids):
                     table.skip_to(first)
                 raise
+
+    def expect(self, windows_at: int, length_tokens: int, *, has_windows: bool) -> None:
+        """Have the state up to a length arrive behind what is held; windows are those of the length `windows_at`.
+
+        Args:
+            has_windows: those at the end of what is held are held, too; else windows arrive whole.
+        """
+        layout, size = self._layout, self._layout.page_size
+        if has_windows:
+            self.keep_windows_for(windows_at)
+        for name, window in layout.windows:
+            first = window.start(windows_at) // size
+            if has_windows:
+                self.write_from[name] = max(self.write_from[name], first * size)
+            else:
+                table = self._tables[name] = PageTable(layout.pages(length_tokens))
+                table.skip_to(first)
+                self.write_from[name] = first * size
+        if layout.point is not None:
+            self.write_from[layout.point] = length_tokens
+        for component in layout.sharers:
+            owner = layout.owner_of[component.name]
+            self.write_from[component.name] = self.write_from[owner]
+            if not has_windows and any(owner == name for name, _ in layout.windows):
+                self.missing.pop(component.name, None)
 
     def windows_are_beyond(self, page: int) -> bool:
         """Whether no window's table holds a page below this index."""
@@ -508,6 +534,7 @@ class PageTable:
         """As `drop_front`, of all below an index, which may lie beyond the end."""
         self.drop_front(first_held)
         if first_held > self.size:
+            self.cover(first_held)
             self.start(first_held, first_held)
 
     def private_from_index(self, size: int) -> NDArray[np.int64]:

@@ -177,6 +177,7 @@ class PrefixCache:
         request: Hashable | None = None,
         may_load: bool = True,
         reserve_tokens: int = 0,
+        arriving: bool = False,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -190,6 +191,10 @@ class PrefixCache:
             may_load: whether to load state back from host; False after a load has failed, so as not to wait for another.
             reserve_tokens: also allocate pages for so many tokens, as `allocate` would, so that a scheduler admits a request
                 only if its prompt has room. Not suited to a chunked prompt longer than a window.
+            arriving: the state of the whole prompt comes from another server. Then the cached path alone says what need not
+                come: a window or a state that is not here does not shorten it. The lease has pages for the whole prompt, of
+                windows what its end needs. Fill them from `write_from` on, and `state_page`, and commit; see
+                `Lease.is_arriving`. Nothing is saved at `checkpoints`.
 
         Raises OutOfPagesError if there is no page for the running state or no room for the reserved tokens, InvalidKeyError for
         negative token ids, and LeaseError for other invalid arguments and after `close`. Nothing is changed then, except that
@@ -203,6 +208,7 @@ class PrefixCache:
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
         reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)
+        arriving = flag(arriving, "arriving", LeaseError)
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
         lease: Lease | None = None
@@ -219,6 +225,7 @@ class PrefixCache:
                     save_output=save_output,
                     may_load=may_load,
                     reserve_tokens=reserve_tokens,
+                    arriving=arriving,
                 )
             finally:
                 if ages is not None:
@@ -246,8 +253,11 @@ class PrefixCache:
             requests = self.storage.prefetcher.requests
             in_store, loss = requests.due_pages(request) * self.page_size, requests.loss_of(request)
             state.note_prefetched(requests.stop_waiting(request))
-        state.book_misses(key, in_store, loss)
         counters = self.counters
+        if state.arrives:
+            counters.arriving_tokens += key.length - state.cached_tokens
+        else:
+            state.book_misses(key, in_store, loss)
         counters.requests += 1
         counters.prompt_tokens += key.length
         counters.hit_tokens += state.compute_from
@@ -258,8 +268,8 @@ class PrefixCache:
             counters.observers.tell("acquired", lease, key)
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
-        """A lease whose pages the caller fills up to a length with state computed elsewhere: by a prefix linker or a remote
-        prefill.
+        """A lease whose pages the caller fills up to a length with state that a prefix linker brings. For a request whose state
+        another server computes, see `acquire(arriving=True)`.
 
         It resumes from what is on device, holds pages for `length_tokens` (of windows only what that length needs), saves
         nothing on the way, and is not counted as a request. Fill the pages from `cached_tokens` on, `commit` and `release`.
@@ -272,7 +282,9 @@ class PrefixCache:
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
         ages = self._resources.at_once(key.namespace)
         try:
-            return self._admission.admit(key, may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=True)
+            return self._admission.admit(
+                key, may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
+            )
         finally:
             if ages is not None:
                 ages.let_go()
@@ -490,12 +502,17 @@ class PrefixCache:
         preempt it.
 
         Args:
-            tokens: as in `commit`, like `states` and `without`. If fewer than are committed, nothing more is published.
+            tokens: as in `commit`, like `states` and `without`. If fewer than are committed, or while the lease is arriving,
+                nothing more is published.
 
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
         state = self._leases.require(lease)
         checked = checked_publication(state, self.layout, tokens, states, without, True, ends=True)
+        if state.is_arriving:
+            committed = lease.committed
+            self.release(lease)
+            return committed
         length, states, committed, page = checked.length, checked.states, lease.committed, lease.state_page
         is_rebuilt = lease.rebuilt_tokens > 0 and lease.computed >= length  # else its windows may not have been written
         is_new = length >= committed and (length > lease.cached_tokens or is_rebuilt)
@@ -512,12 +529,13 @@ class PrefixCache:
     def truncate(self, lease: Lease, length_tokens: int) -> None:
         """Remove the tokens from `length_tokens` on, which were never committed (rejected draft tokens).
 
-        Raises LeaseError, with nothing changed, if some of them were committed. Cost: O(pages freed).
+        Raises LeaseError, with nothing changed, if some of them were committed or are arriving. Cost: O(pages freed).
         """
         state = self._leases.require(lease)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError)
-        if not lease.committed <= length_tokens <= lease.length:
-            raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
+        least = lease.committed if not state.is_arriving else lease.prompt_tokens
+        if not least <= length_tokens <= lease.length:
+            raise LeaseError(f"{lease} can be cut to between {least} and {lease.length} tokens, not {length_tokens}")
         self._leases.wait(state)
         state.cut(length_tokens)
 

@@ -171,7 +171,7 @@ class CacheStats(CacheTotals):
     Attributes:
         device_hit_tokens: of the `hit_tokens` those found on device.
         misses: the other prompt tokens, by the label of their `MissCause`: all causes, and they sum to `prompt_tokens` less
-            `hit_tokens`. Empty if the tree remembers no evictions.
+            `hit_tokens` and `arriving_tokens`. Empty if the tree remembers no evictions.
         evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
             `miss_details` of all misses those with a detail, by cause and detail.
         evicted_short_by: the evicted ones by component and tier likewise, and by the bit length of how many pages more, at

@@ -28,6 +28,7 @@ class CacheTotals:
     hit_tokens: int = total("prompt tokens not computed again, less those whose load failed")
     host_hit_tokens: int = total("prompt tokens loaded back from host by loads that have ended")
     storage_hit_tokens: int = total("prompt tokens loaded back that had been prefetched for the request")
+    arriving_tokens: int = total("prompt tokens whose state was to arrive from another server")
     rebuilt_tokens: int = total("cached tokens run again to rebuild windows")
     evictions: int = total("values evicted from device")
     tombstones: int = total("evicted values whose node stayed")

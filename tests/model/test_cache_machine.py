@@ -109,7 +109,12 @@ class CacheMachine(RuleBasedStateMachine):
     @property
     def active(self) -> list[Request]:
         """Requests that are run, not those that somebody acquired and never came back to."""
-        return [request for request in self.runner.requests if request not in self.abandoned]
+        return [r for r in self.runner.requests if r not in self.abandoned and not r.lease.is_arriving]
+
+    @property
+    def arriving(self) -> list[Request]:
+        """Requests whose state is on its way from another server."""
+        return [request for request in self.runner.requests if request.lease.is_arriving]
 
     def free_pages(self) -> tuple[dict[str, int], int]:
         stats = self.cache.stats()
@@ -133,6 +138,56 @@ class CacheMachine(RuleBasedStateMachine):
             self.texts.append(tokens)
             if rng.random() < 0.1 and not self.abandoned:
                 self.abandoned.append(self.runner.requests[-1])
+
+    @precondition(lambda self: len(self.runner.requests) < 6)
+    @rule(seed=SEEDS)
+    def acquire_arriving(self, seed: int) -> None:
+        """A prompt whose state another server sends: no path that is on device is asked for again."""
+        rng = Random(seed)
+        old = rng.choice(self.texts)
+        tokens = old[: rng.choice([len(old), rng.randrange(len(old) + 1)])]
+        tokens = tokens + [rng.randrange(3) for _ in range(rng.randrange(1, 12))]
+        namespace, reserved = rng.choice(["", "", "tenant"]), rng.choice([0, len(tokens) + rng.randrange(9)])
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        there = path_on_device(self.cache, self.kinds, tokens, namespace)
+        options = {"may_load": rng.random() < 0.7, "save_output": rng.random() < 0.7}
+        try:
+            request = self.runner.start(tokens, namespace, arriving=True, reserve_tokens=reserved, **options)
+        except OutOfPagesError:
+            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            return
+        assert request.lease.cached_tokens == there or request.lease.host_tokens > 0
+        self.texts.append(tokens)
+
+    @precondition(lambda self: self.arriving)
+    @rule(seed=SEEDS)
+    def arrive(self, seed: int) -> None:
+        """A part of the path has come, or everything; or the other server is gone, or the request has to give way."""
+        rng = Random(seed)
+        request = rng.choice(self.arriving)
+        lease = request.lease
+        assert lease.state_tokens is None
+        for call in (lambda: self.batch.add(lease), lambda: self.cache.truncate(lease, lease.prompt_tokens - 1)):
+            with pytest.raises(LeaseError):
+                call()
+        fate = rng.random()
+        if fate < 0.1:
+            self.runner.finish(request)
+            return
+        try:
+            if fate < 0.2:  # nothing is published that has not come, whatever the scheduler takes for computed
+                assert self.cache.preempt(lease, lease.compute_from) == lease.committed
+                self.runner.requests.remove(request)
+                return
+            if fate < 0.5 and lease.committed < lease.prompt_tokens - 1:
+                self.runner.arrive(request, rng.randrange(lease.committed, lease.prompt_tokens))
+                self.cache.commit(lease, request.computed)
+                return
+            self.runner.arrive(request, lease.prompt_tokens, self.runner.optional if rng.random() < 0.3 else [])
+            self.runner.commit(request, resumable=rng.choice([None, None, True, False]))
+            assert not lease.is_arriving
+        except TransferError:
+            self.load_failed(request)
 
     @precondition(lambda self: self.active)
     @rule(seed=SEEDS)
@@ -402,8 +457,10 @@ class CacheMachine(RuleBasedStateMachine):
 
     def may(self, name: str) -> bool:
         """Whether an operation of a walk can come now."""
-        if name == "acquire":
-            return len(self.active) < 4
+        if name in {"acquire", "acquire_arriving"}:
+            return len(self.runner.requests) < 6 if name == "acquire_arriving" else len(self.active) < 4
+        if name == "arrive":
+            return bool(self.arriving)
         return bool(self.active) or name in {"poll", "burst", "settle", "lose_temper"}
 
     def teardown(self) -> None:
@@ -458,8 +515,28 @@ class TensorMachine(CacheMachine):
         return {"budget": self.host.budget, "tables": self.host.tables}
 
 
+def path_on_device(cache: PrefixCache, kinds: list[Component], tokens: list[int], namespace: str) -> int:
+    """Up to which length every required path of a prompt is on device, short of its last token, found page by page."""
+    held, root = set[tuple[int, ...]](), cache.tree.state.roots.get((namespace, False))
+    paths = [cache.tree.state.layout.index[c.name] for c in kinds if c.required and c.coverage.is_path]
+    for node in cache.tree.state.nodes:
+        if node.root is not root or node.parent is None or any(node.device[i] is None for i in paths):
+            continue
+        edges, at = [], node
+        while at.parent is not None:
+            edges.append(bytes(at.edge))
+            at = at.parent
+        known = np.frombuffer(b"".join(reversed(edges)), np.int64).tolist()
+        held.update(tuple(known[:end]) for end in range(node.start + PAGE_SIZE, node.end + 1, PAGE_SIZE))
+    length = 0
+    while length + PAGE_SIZE < len(tokens) and tuple(tokens[: length + PAGE_SIZE]) in held:
+        length += PAGE_SIZE
+    return length
+
+
 OPERATIONS = (
     *["run", "run_batch"] * 3,
+    *["acquire_arriving", "arrive", "arrive"],
     *(
         "acquire",
         "truncate",
@@ -476,6 +553,7 @@ OPERATIONS = (
 )
 SHORT_REQUESTS = (
     *["acquire", "run", "run", "release", "poll"] * 4,
+    *["acquire_arriving", "arrive"] * 2,
     "settle",
     "burst",
     "truncate",

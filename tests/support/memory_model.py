@@ -25,6 +25,11 @@ from unified_tree.nodes.effect import EffectKind
 TOKEN_BYTES = 8
 
 
+def arrives(lease: Lease) -> bool:
+    """Whether the state of a lease's prompt came, or comes, from another server."""
+    return lease.compute_from > lease.cached_tokens
+
+
 @dataclass(eq=False)
 class Request:
     """A request under way: its tokens so far, and how many of them are computed.
@@ -96,8 +101,17 @@ class Runner:
         """Acquire; verify every cached byte and copy the state, at once unless they are still on their way."""
         lent = np.array(tokens, np.int64)
         lease = self.cache.acquire(Key(lent, namespace, copy=False), checkpoints, **options)
-        request = Request(lease, list(tokens), lease.compute_from, self.version_of(namespace), lent)
+        is_arriving = lease.is_arriving
+        request = Request(
+            lease, list(tokens), lease.cached_tokens if is_arriving else lease.compute_from, self.version_of(namespace), lent
+        )
         self.requests.append(request)
+        if is_arriving:
+            assert (lease.compute_from, lease.misses, lease.state_copies) == (len(tokens), [], ())
+            assert lease.cached_tokens < len(tokens) <= lease.length
+            if not lease.is_loading:
+                self.verify(request)
+            return request
         assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
         assert lease.cached_tokens % self.cache.page_size == lease.compute_from % self.cache.page_size == 0
         ends = [lease.compute_from, *(miss.end for miss in lease.misses)]
@@ -120,12 +134,15 @@ class Runner:
                 if layer in self.memory.layers_of[component.name]:
                     self._verify_layer(request, component, layer)
         request.verified = True
-        request.follows = not lease.cached_tokens or bool(lease.state_copies)
+        request.follows = arrives(lease) or not lease.cached_tokens or bool(lease.state_copies)
 
     def _verify_layer(self, request: Request, component: Component, layer: int) -> None:
         lease, size = request.lease, self.cache.page_size
         first = component.coverage.first_page(lease.cached_tokens, size)  # of a kind that is new
+        last = lease.cached_tokens // size
         match component.coverage:
+            case Point() if arrives(lease):
+                return
             case Point():
                 self._copy_state(request, component, layer)
                 return
@@ -137,8 +154,11 @@ class Runner:
                 first = max(0, lease.cached_tokens - window) // size
                 if lease.rebuilt_tokens:
                     return
+        if arrives(lease) and not component.coverage.is_path:
+            first = max(first, lease.tables[component.shares or component.name].first_held)
+            last = min(last, lease.write_from[component.name] // size)
         ids = lease.pages(component.name).tolist()
-        for i in range(first, lease.cached_tokens // size):
+        for i in range(first, last):
             if ids[i] < 0:
                 assert not component.required, f"{component.name} lacks page {i} of a hit"
             else:
@@ -158,6 +178,30 @@ class Runner:
             self._expect(request, component.name, copy.source, layer, lease.cached_tokens)
             self.memory.copy_page(component.name, copy.source, copy.target, layer)
         assert lease.state_copies or not lease.cached_tokens or not component.required
+
+    def arrive(self, request: Request, length: int, without: Sequence[str] = ()) -> None:
+        """State from another server fills the pages up to so many tokens, of paths alone before the whole prompt is there.
+
+        Raises TransferError, with nothing written, if what it stands on did not come.
+        """
+        lease, size = request.lease, self.cache.page_size
+        if not request.verified:
+            self.verify(request)
+        is_whole = length == lease.prompt_tokens
+        for component in self.components:
+            is_path, owner = component.coverage.is_path, component.shares or component.name
+            if component.coverage.is_exact or not (is_path or is_whole):
+                continue
+            ids, first = lease.pages(owner).tolist(), lease.write_from[component.name] // size
+            for i in range(max(first, lease.committed // size if is_path else 0), -(-length // size)):
+                assert ids[i] >= 0 or not component.required, f"{component.name}: no page for what arrives at {i * size}"
+                assert ids[i] < 0 or i >= lease.tables[owner].private_from, f"{component.name}: page {i} is the tree's"
+                if ids[i] >= 0:
+                    content = self._content(request, min(length, (i + 1) * size))
+                    self.memory.write(component.name, ids[i], None if component.name in without else content)
+        request.computed = length
+        if is_whole:
+            self._put_state(request, lease.state_page, length)
 
     def compute(self, request: Request, length: int, without: Sequence[str] = ()) -> None:
         """Run the model up to `length` tokens, for which the lease has pages: write what it is to write.
@@ -437,7 +481,8 @@ class Runner:
         for request in self.requests:
             self._check_states(request)
         stats = cache.stats()
-        assert sum(cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens, "each token computed has one cause"
+        computed = stats.prompt_tokens - stats.hit_tokens - stats.arriving_tokens
+        assert sum(cache.ledger.tokens) == computed, "each token computed has one cause"
         assert stats.leases == len(self.requests)
         assert 0 <= stats.hit_tokens <= stats.prompt_tokens
         assert 0 <= stats.host_hit_tokens <= stats.hit_tokens
@@ -519,6 +564,7 @@ class Runner:
                     pages.free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
         assert tree.node_count == 0, tree.dump()
         stats = cache.stats()
-        assert sum(cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens, "each token computed has one cause"
+        computed = stats.prompt_tokens - stats.hit_tokens - stats.arriving_tokens
+        assert sum(cache.ledger.tokens) == computed, "each token computed has one cause"
         used = [pool.used for pool in stats.pools.values()] + [pool.used for pool in stats.host_pools.values()]
         assert not any(used), stats
