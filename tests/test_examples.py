@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,23 @@ def test_a_scheduler_embeds_the_cache() -> None:
     assert first == f"cached tokens of each prompt: 0 {'576 ' * 11}896 896 896 896"
     assert second == "hit rate 69%, violations []"
     assert len((ROOT / "examples/embed.py").read_text().splitlines()) <= 70
+
+
+def test_a_server_of_ones_own_answers_as_without_a_cache() -> None:
+    """Over windows and over recurrent states, with fewer pages than the requests want."""
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples/own_server.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+        check=True,
+    )
+    for line, model in zip(ran.stdout.splitlines(), ("gemma3_text", "qwen3_next"), strict=True):
+        found = re.fullmatch(rf"{model}: 20 of 20 answers equal .*, (\d+)% of the prompt tokens hit, (\d+) preemptions", line)
+        assert found is not None, line
+        assert int(found[1]) > 0
+        assert int(found[2]) > 0
 
 
 def test_a_policy_of_ones_own_keeps_system_prompts() -> None:
