@@ -26,7 +26,7 @@ STATES = {"layer_types": ["linear_attention", "linear_attention", "full_attentio
 STATES |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
 STATES |= {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
 MODELS: dict[str, dict[str, Any]] = {"gemma3_text": WINDOWS, "qwen3_next": STATES}
-PAGE_COUNTS = {Path: 30, Trailing: 14, Point: 7}
+PAGE_COUNTS = {Path: 26, Trailing: 14, Point: 7}
 """By coverage; so few that requests are preempted, and prefixes evicted."""
 
 

@@ -202,7 +202,9 @@ class PublishedTokens:
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
             is_kept = resumable or stop in self.save_at
-            has_windows = publication.length >= self.arriving and stop >= layout.floor_to_page(self.arriving)
+            has_windows = not self.arriving or (
+                publication.length >= self.arriving and stop >= layout.floor_to_page(self.arriving)
+            )
             self._publish_up_to(stop, due, publication.without, is_kept=is_kept, has_windows=has_windows)
         if resumable and end == self._spare_end:
             self._keep_spare_end()

@@ -208,7 +208,8 @@ class PrefixCache:
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
         reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)
-        arriving = flag(arriving, "arriving", LeaseError)
+        if arriving is not False:
+            arriving = flag(arriving, "arriving", LeaseError)
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
         lease: Lease | None = None
