@@ -34,7 +34,8 @@ def tiny_model(model_type: str) -> tuple[Any, Composition]:
     """A model with random weights, and what the library makes of its configuration."""
     torch.manual_seed(1)
     config = AutoConfig.for_model(model_type, **TINY, **MODELS[model_type])
-    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(config, attn_implementation="eager")
     for weight in model.parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
@@ -78,7 +79,7 @@ class Memory:
             for tensor in tensors.values() if name == component else ():
                 tensor[target] = tensor[source]
 
-    def load(self, cache: DynamicCache, lease: Lease, start: int) -> None:
+    def load(self, cache: Any, lease: Lease, start: int) -> None:
         """Fill a new cache of `transformers` with the state of the tokens [0, start), from a lease's pages."""
         for name, tensors, layer in zip(self.component, self.tensors, cache.layers, strict=True):
             if isinstance(layer, LinearAttentionLayer):
@@ -101,7 +102,7 @@ class Memory:
                 layer.conv_kernel_size[i], layer.has_previous_state[i] = state.shape[-1], True
                 layer.dtype, layer.device = state.dtype, state.device
 
-    def store(self, cache: DynamicCache, lease: Lease, start: int, end: int) -> None:
+    def store(self, cache: Any, lease: Lease, start: int, end: int) -> None:
         """Write the state of the tokens [start, end) into the lease's pages: a layer has it last."""
         for name, tensors, layer in zip(self.component, self.tensors, cache.layers, strict=True):
             if isinstance(layer, LinearAttentionLayer):
@@ -202,7 +203,8 @@ class Server:
         positions = torch.arange(start, end)[None]
         output = self.model(input_ids=torch.tensor([tokens]), position_ids=positions, past_key_values=cache)
         self.memory.store(cache, lease, start, end)
-        return output.logits[0]
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
 
 @torch.no_grad()

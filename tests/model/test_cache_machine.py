@@ -150,7 +150,7 @@ class CacheMachine(RuleBasedStateMachine):
         namespace, reserved = rng.choice(["", "", "tenant"]), rng.choice([0, len(tokens) + rng.randrange(9)])
         before, dump = self.free_pages(), self.cache.tree.dump()
         there = path_on_device(self.cache, self.kinds, tokens, namespace)
-        options = {"may_load": rng.random() < 0.7, "save_output": rng.random() < 0.7}
+        options: dict[str, Any] = {"may_load": rng.random() < 0.7, "save_output": rng.random() < 0.7}
         try:
             request = self.runner.start(tokens, namespace, arriving=True, reserve_tokens=reserved, **options)
         except OutOfPagesError:
