@@ -12,6 +12,7 @@ from unified_tree import Key, TreeSettings
 from unified_tree.controllers import PrefixCache
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.density.turns import Session, latest, session_of
+from unified_tree.policies.eviction_policy import PolicyFactory
 
 PATHS, STATES, WINDOWS = "paths", "states", "windows"
 KINDS = {PATHS: [FULL], STATES: [FULL, MAMBA], WINDOWS: [FULL, swa(2)]}
@@ -26,7 +27,7 @@ class Served:
         tokens: how many fit; `boundaries`: for how many windows or states there is room.
     """
 
-    def __init__(self, policy: str, kind: str, tokens: int, boundaries: int = 0, **settings: int) -> None:
+    def __init__(self, policy: str | PolicyFactory, kind: str, tokens: int, boundaries: int = 0, **settings: int) -> None:
         components = KINDS[kind]
         pages = {PATHS: {}, STATES: {"mamba": boundaries + 1}, WINDOWS: {"swa": 2 * boundaries + LONGEST}}[kind]
         self.cache = PrefixCache(

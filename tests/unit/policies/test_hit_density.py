@@ -10,10 +10,14 @@ from grove import Grove, key
 from kinds import FULL, MAMBA, swa
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import BlockBudget, Component, Tier, UnifiedTree
+from unified_tree import BlockBudget, Component, Key, Tier, UnifiedTree
+from unified_tree.controllers import PrefixCache
 from unified_tree.nodes.node import Value
+from unified_tree.nodes.order import SPARE
 from unified_tree.policies.density.hit_density import FIRST_LEARNED, HitDensity
 from unified_tree.policies.density.turns import session_of
+from unified_tree.policies.eviction_policy import EvictionPolicy
+from unified_tree.policies.tree_view import TreeView
 from unified_tree.state.pool import Pool
 
 WINDOW = swa(4)
@@ -44,9 +48,9 @@ def test_before_anything_is_learned_paths_go_as_by_recency(seed: int) -> None:
     assert victims[0] == victims[1]
 
 
-def learn(grove: Grove) -> None:
+def learn(tree: UnifiedTree) -> None:
     """What 64 turns would bring about: before that all goes by recency."""
-    policy = grove.tree.state.policy
+    policy = tree.state.policy
     assert isinstance(policy, HitDensity)
     list(policy._turns.learn(policy.now))
     policy._note_mode()
@@ -60,7 +64,7 @@ def test_whose_loss_costs_more_tokens_stays(kinds: tuple[Component, ...]) -> Non
     for text in texts.values():
         grove.put(text, [len(text)])
         grove.match(text)
-    learn(grove)
+    learn(grove.tree)
     gone: list[str] = []
     while len(gone) < 3:
         grove.evict(1, name)
@@ -198,6 +202,46 @@ def test_the_state_behind_a_system_prompt_outlives_those_of_sessions() -> None:
     assert hits["density"] > 0.4 * 80 * 40
 
 
+def test_the_window_at_the_end_of_a_chunk_outlives_those_within_it() -> None:
+    """A branch resumes from four pages there; within the chunk 36 pages serve it no better."""
+    hits = {}
+    for policy in ("lru", "density"):
+        cache = PrefixCache([FULL, WINDOW], 1, {"full": 4_000, "swa": 200}, policy=policy)
+        for prompt in range(16):
+            text = [1000 * prompt + i for i in range(120)]
+            with cache.acquire(Key(text)) as lease:
+                for end in (40, 80, 120):
+                    cache.allocate(lease, end)
+                    cache.commit(lease, end)
+        branches = [[*(1000 * prompt + i for i in range(100)), -1] for prompt in range(8, 16)]
+        hits[policy] = sum(cache.tree.match_prefix(Key(text), touch=False).device.length for text in branches)
+    assert hits["density"] > 2 * hits["lru"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_one_budget_too_spare_values_go_by_what_they_cost(seed: int) -> None:
+    draw = Random(seed)
+    kinds = {"full": 1, "swa": 3, "wide": 2}
+    budget = BlockBudget(block_count=200_000, page_blocks=kinds)
+    cache = PrefixCache([FULL, swa(3), swa(9, name="wide")], 1, budget=budget)
+    for prompt in range(300):
+        text, end = [1000 * prompt + i for i in range(draw.randrange(20, 90))], 0
+        with cache.acquire(Key(text)) as lease:
+            while end < len(text):
+                end = min(len(text), end + draw.randrange(10, 30))
+                cache.allocate(lease, end)
+                cache.commit(lease, end)
+    learn(cache.tree)
+    state, spare = cache.tree.state, 0
+    for _ in range(2_000):
+        firsts = [first for pool in state.device_pools if (first := pool.next_victim()) is not None]
+        needless = [value for value in firsts if value.urgency <= SPARE]
+        assert all(state.policy.standing(value) == (value.rank, value.second_rank) for value in needless)
+        spare += sum(value.urgency == SPARE for value in needless)
+        cache.tree.evict_blocks(1)
+    assert spare > 3
+
+
 # -- recency in doubt
 
 
@@ -208,10 +252,29 @@ def by_recency_for_ever(server: Served) -> Served:
     return server
 
 
+class RecencySpareByCost(EvictionPolicy):
+    """By recency; what only a branch would resume from by the cost of bringing it back, which ages (GreedyDual-Size)."""
+
+    def __init__(self, view: TreeView) -> None:
+        self._view = view
+        self._inflation: dict[tuple[int, Tier], float] = {}
+
+    def touched(self, value: Value) -> None:
+        value.score = self._inflation.get((value.component, value.tier), 0.0) + self._view.restore_cost(value)
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (value.score if value.spare else 0.0, float(value.touched))
+
+    def went(self, value: Value, *, is_whole: bool) -> None:  # noqa: ARG002
+        if value.spare and not value.stranded:
+            pool = (value.component, value.tier)
+            self._inflation[pool] = max(self._inflation.get(pool, 0.0), value.score)
+
+
 @pytest.mark.parametrize("kind", [PATHS, STATES, WINDOWS])
 @pytest.mark.parametrize("seed", range(4))
 def test_while_recency_is_ahead_the_order_is_recencys(kind: str, seed: int) -> None:
-    lru, density = (Served(policy, kind, 400, 30) for policy in ("lru", "density"))
+    lru, density = (Served(policy, kind, 400, 30) for policy in (RecencySpareByCost, "density"))
     by_recency_for_ever(density)
     for prompt in Texts(seed).traffic(400, changes=True):
         assert lru.serve(prompt) == density.serve(prompt)
@@ -245,7 +308,7 @@ def test_in_one_budget_a_value_is_worth_what_it_promises_for_a_block(state_block
     for text in ("abcdefghijklmnop", "qrstuvwxyzABCDEF"):
         grove.put(text, [16])
         grove.match(text)
-    learn(grove)
+    learn(grove.tree)
     freed = grove.tree.evict_blocks(1).freed
     assert next(iter(freed)) == first and ("full" in freed) == (first == "full")
 
@@ -264,7 +327,7 @@ def test_what_the_other_tier_has_too_goes_first(tier: Tier) -> None:
     grove.put("ABCDEFGH")  # on device alone
     for text in ("ABCDEFGH", "ijklmnop", "qrstuvwx"):
         grove.match(text)
-    learn(grove)
+    learn(grove.tree)
     assert grove.tree.evict({"full": 8}, tier).lost == 0
     assert grove.tree.evict({"full": 4}, tier).lost == 1
 
@@ -294,7 +357,7 @@ def test_what_is_remembered_is_bounded() -> None:
     }
     server, texts = Served("density", STATES, 800, 40, **limits), Texts(1)
     trunk = texts.new(60, 60)
-    for _ in range(200):
+    for _ in range(2_000):
         cut = texts.draw.randrange(1, 19)
         server.serve(trunk[:cut] + texts.new(40, 40), save_at=(cut, cut + 5, cut + 10, cut + 20))
     assert server.cache.tree.check() == []

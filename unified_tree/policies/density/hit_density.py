@@ -2,7 +2,7 @@
 
 A value is worth the rate at which its session goes on (`Survival`), or its place is used (`rate_of_place`), whichever is more,
 times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
-before (`tokens_lost`), of a token of path itself.
+before (`tokens_lost`), of a token of path itself. What only a branch would resume from goes before, as under `cost`.
 
 Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
 would hit more, they do so again.
@@ -20,6 +20,7 @@ from mypy_extensions import i64
 
 from unified_tree.nodes.node import Value
 from unified_tree.nodes.order import SPARE, URGENCIES
+from unified_tree.policies.built_in import CostAware
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
@@ -99,6 +100,7 @@ class HitDensity(Standard):
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         self._shadow = RecencyShadow(settings, [self._window[i] for i in self._gates])
+        self._spare = CostAware(view)
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
@@ -118,11 +120,13 @@ class HitDensity(Standard):
     # -- ranking
 
     def rank(self, value: Value) -> tuple[float, float]:
-        """Its queue, and since when it waits there; by recency alone where nothing, or only a branch, needs it. Cost: O(1),
-        and O(nodes up to the boundary before) for a window or a state.
+        """Its queue, and since when it waits there; by recency where nothing needs it, and as `cost` does where only a branch
+        would. Cost: O(1), and O(nodes up to the boundary before) for a window or a state.
         """
-        if value.stranded or value.spare:
+        if value.stranded:
             return (0.0, float(value.touched))
+        if value.spare:
+            return self._spare.rank(value)
         return (float(self._queue(value)), float(value.touched))
 
     def _queue(self, value: Value) -> i64:
@@ -187,13 +191,19 @@ class HitDensity(Standard):
         return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
 
     def standing(self, value: Value) -> tuple[float, float]:
-        """By what a block promises; by recency where that decides."""
+        """By what a block promises; by recency where that decides; as in its pool for what no boundary needs."""
+        if value.urgency <= SPARE:
+            return (value.rank, value.second_rank)
         if self._by_recency:
             return (float(value.touched), 0.0)
         room = max(1, self._view.page_blocks(value.component, value.tier))
         if self._is_state[value.component]:
             room *= self._view.page_size
         return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
+
+    def touched(self, value: Value) -> None:
+        if value.spare:
+            self._spare.touched(value)
 
     def placed(self, value: Value) -> None:
         if value.tier is Tier.DEVICE and not self._is_path[value.component]:
@@ -241,6 +251,8 @@ class HitDensity(Standard):
     # -- what happens
 
     def went(self, value: Value, is_whole: bool) -> None:
+        if value.urgency == SPARE:
+            self._spare.went(value, is_whole)
         if value.urgency > SPARE and value.touched:
             pool = self._pool_of(value)
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
