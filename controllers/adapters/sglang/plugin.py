@@ -12,6 +12,7 @@ from typing import Any
 from unified_tree.controllers.adapters.sglang.refusals import Served, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
+from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.terms.errors import ConfigurationError
 
@@ -58,7 +59,7 @@ def build(context: Any) -> Any:
         event_groups=settings.event_groups,
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
         inspector=settings.inspector if context.tp_rank == 0 else None,
-        observers=settings.open_observers() if context.tp_rank == 0 else (),
+        observers=open_observers(settings.observers) if context.tp_rank == 0 else (),
     )
     if cache.observation.page is not None:
         call_when_idle(cache.observation.step)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unified_tree.controllers.counters.observers import check_observers
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
 from unified_tree.inputs.arguments import integer, number
-from unified_tree.inputs.extensions import find_extension
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
 from unified_tree.terms.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from unified_tree.controllers.counters.observers import CacheObserver
-
-OBSERVERS = "unified_tree.observers"
-"""The entry points of observers."""
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
 MAX_BYTES = 1 << 20
@@ -134,24 +129,9 @@ class Settings:
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
         if self.inspector is not None and self.misses.memory_mib == 0:
             raise ConfigurationError("an inspector tells the causes of misses: give misses.memory_mib more than 0")
-        if not isinstance(self.observers, Mapping) or not all(isinstance(each, Mapping) for each in self.observers.values()):
-            raise ConfigurationError(
-                'observers must name each with its settings, such as {"record": {"directory": "/var/log/traces"}}, '
-                f"not {self.observers!r}"
-            )
+        check_observers(self.observers)
         if self.observers and self.misses.memory_mib == 0:
             raise ConfigurationError("observers are told of requests with their misses: give misses.memory_mib more than 0")
-
-    def open_observers(self) -> list[CacheObserver]:
-        """The observers asked for. Raises ConfigurationError for an unknown name, and for settings that do not fit."""
-        opened = []
-        for name, given in self.observers.items():
-            factory: Callable[..., CacheObserver] = find_extension("observer", name, OBSERVERS, {})
-            try:
-                opened.append(factory(**given))
-            except TypeError as error:
-                raise ConfigurationError(f"observers.{name}: {error}") from error
-        return opened
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -17,6 +17,7 @@ from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.adapters.sglang.settings import Settings
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
+from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.cache_recorder import CacheRecorder, open_recorder
 from unified_tree.controllers.workbench.recorder.recorder import Recorder
@@ -163,7 +164,7 @@ def test_sglang_opens_a_recorder_by_its_name(tmp_path: Path) -> None:
     factory = "unified_tree.controllers.workbench.recorder.cache_recorder:open_recorder"
     settings = Settings.of({"observers": {factory: {"directory": str(tmp_path), "block_tokens": 2}}})
     assert settings.misses.memory_bytes(is_told=True)
-    [observer] = settings.open_observers()
+    [observer] = open_observers(settings.observers)
     observer.acquired(request := AdmittedRequest(2, 0, 0, []), Key([1, 2]))
     observer.finished(request, [])
     observer.closed()
@@ -189,4 +190,4 @@ def test_observers_that_do_not_fit_are_refused(given: dict[str, Any], match: str
 def test_settings_of_a_recorder_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
     factory = f"{open_recorder.__module__}:{open_recorder.__name__}"
     with pytest.raises(ConfigurationError):
-        Settings.of({"observers": {factory: given}}).open_observers()
+        open_observers(Settings.of({"observers": {factory: given}}).observers)
