@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -129,7 +128,8 @@ class Idle:
                 deepest, since = min(deepest, begin + lowest.of(opened, since)), opened
             end[run] = max(begin, min(end[run], deepest // self.grid * self.grid))
         kept = np.array(end, np.int64) > self.begin
-        some = copy(self)
+        some = Idle((), 0, self.grid)
+        some.count, some.pinned = self.count, self.pinned
         some.end = np.array(end, np.int64)[kept]
         some.owner, some.begin = self.owner[kept], self.begin[kept]
         some.since, some.saved = self.since[kept], self.saved[kept]
