@@ -253,14 +253,15 @@ def by_recency_for_ever(server: Served) -> Served:
 
 
 class RecencySpareByCost(EvictionPolicy):
-    """By recency; what only a branch would resume from by the cost of bringing it back, which ages (GreedyDual-Size)."""
+    """By recency; what only a branch would resume from by what it cost when it was made, which ages (GreedyDual-Size)."""
 
     def __init__(self, view: TreeView) -> None:
         self._view = view
         self._inflation: dict[tuple[int, Tier], float] = {}
 
     def touched(self, value: Value) -> None:
-        value.score = self._inflation.get((value.component, value.tier), 0.0) + self._view.restore_cost(value)
+        if value.touched == value.created:
+            value.score = self._inflation.get((value.component, value.tier), 0.0) + self._view.restore_cost(value)
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (value.score if value.spare else 0.0, float(value.touched))

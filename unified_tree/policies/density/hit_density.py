@@ -20,7 +20,6 @@ from mypy_extensions import i64
 
 from unified_tree.nodes.node import Value
 from unified_tree.nodes.order import SPARE, URGENCIES
-from unified_tree.policies.built_in import CostAware
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
@@ -100,12 +99,12 @@ class HitDensity(Standard):
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         self._shadow = RecencyShadow(settings, [self._window[i] for i in self._gates])
-        self._spare = CostAware(view)
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
         self._by_recency = True
         self._usual_ages = [1.0] * pools
+        self._inflation = [0.0] * pools  # the score of the last spare victim, at most
         self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
@@ -126,7 +125,7 @@ class HitDensity(Standard):
         if value.stranded:
             return (0.0, float(value.touched))
         if value.spare:
-            return self._spare.rank(value)
+            return (value.score, float(value.touched))
         return (float(self._queue(value)), float(value.touched))
 
     def _queue(self, value: Value) -> i64:
@@ -202,8 +201,8 @@ class HitDensity(Standard):
         return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
 
     def touched(self, value: Value) -> None:
-        if value.spare:
-            self._spare.touched(value)
+        if value.spare and value.touched == value.created:  # GreedyDual-Size; one that is resumed from is spare no longer
+            value.score = self._inflation[self._spare_pool(value)] + self._view.restore_cost(value)
 
     def placed(self, value: Value) -> None:
         if value.tier is Tier.DEVICE and not self._is_path[value.component]:
@@ -245,6 +244,10 @@ class HitDensity(Standard):
     def _pool_of(self, value: Value) -> int:
         return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)
 
+    def _spare_pool(self, value: Value) -> int:
+        """Where the inflation of its spare values is kept; pools that share a budget have that of the first."""
+        return self._pool_of(value) - (value.component if self._has_budget else 0)
+
     def _queues_of(self, value: Value) -> Queues:
         return self._queues[self._pool_of(value) * URGENCIES + value.urgency]
 
@@ -252,7 +255,8 @@ class HitDensity(Standard):
 
     def went(self, value: Value, is_whole: bool) -> None:
         if value.urgency == SPARE:
-            self._spare.went(value, is_whole)
+            spare_pool = self._spare_pool(value)
+            self._inflation[spare_pool] = max(self._inflation[spare_pool], value.score)
         if value.urgency > SPARE and value.touched:
             pool = self._pool_of(value)
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
