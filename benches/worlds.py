@@ -2,8 +2,8 @@
 
 Question: how many points of token hit rate does each policy gain or lose against each expert, and how is that distributed over
 worlds? A world is a pure function of its seed; `benches.world` publishes what they are drawn from. Policies are developed on
-the seeds 0 to 149, and confirmed once on 150 to 299. Rejected requests are misses. Silent on: time, stores, ranks, and arrivals
-that leave the server idle.
+the seeds 0 to 149, and confirmed once on seeds that were never looked at (docs/lab/worlds.md says which). Rejected requests are
+misses. Silent on: time, stores, ranks, and arrivals that leave the server idle.
 
 Rows are appended to the file of `--json` world by world, and those that it has are not replayed again: where the cache has
 changed since, begin with a new file.

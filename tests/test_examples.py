@@ -20,17 +20,16 @@ from unified_tree.controllers.adapters.vllm.tested_versions import TESTED_VERSIO
 ROOT = Path(__file__).parents[1]
 
 
+def printed(example: str) -> list[str]:
+    """The lines that an example prints."""
+    program = [sys.executable, str(ROOT / "examples" / example)]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
+    return ran.stdout.splitlines()
+
+
 def test_a_scheduler_embeds_the_cache() -> None:
     """Prompts share 600 tokens, nine pages of 64; the last four come for the second time."""
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples/embed.py")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    )
-    first, second = ran.stdout.splitlines()
+    first, second = printed("embed.py")
     assert first == f"cached tokens of each prompt: 0 {'576 ' * 11}896 896 896 896"
     assert second == "hit rate 69%, violations []"
     assert len((ROOT / "examples/embed.py").read_text().splitlines()) <= 70
@@ -38,15 +37,7 @@ def test_a_scheduler_embeds_the_cache() -> None:
 
 def test_a_server_of_ones_own_answers_as_without_a_cache() -> None:
     """Over windows and over recurrent states, with fewer pages than the requests want."""
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples/own_server.py")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    )
-    for line, model in zip(ran.stdout.splitlines(), ("gemma3_text", "qwen3_next"), strict=True):
+    for line, model in zip(printed("own_server.py"), ("gemma3_text", "qwen3_next"), strict=True):
         found = re.fullmatch(rf"{model}: 20 of 20 answers equal .*, (\d+)% of the prompt tokens hit, (\d+) preemptions", line)
         assert found is not None, line
         assert int(found[1]) > 0
@@ -55,15 +46,7 @@ def test_a_server_of_ones_own_answers_as_without_a_cache() -> None:
 
 def test_a_policy_of_ones_own_keeps_system_prompts() -> None:
     """Four fifths of the prompts begin with 512 tokens of a system prompt: 61.5% of all tokens."""
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples/custom_policy.py")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    )
-    assert ran.stdout.splitlines() == ["lru hits 53.2% of the prompt tokens", "Lrfu hits 60.4% of the prompt tokens"]
+    assert printed("custom_policy.py") == ["lru hits 53.2% of the prompt tokens", "Lrfu hits 60.4% of the prompt tokens"]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ WHY = {
     ("Ling 2.5", "vLLM"): "head_dim of 64 from the class of transformers 5.23, which vLLM was not made for",
     ("MiMo V2", "vLLM"): "one past token less in the window",
 }
-"""What the comparison does not find by itself."""
+"""The known reasons of differences, which the comparison does not find by itself."""
 
 
 def ours(model: Composition) -> dict[str, float]:
@@ -97,7 +97,7 @@ def alike(figures: Bytes, mine: Bytes) -> bool:
 
 
 def asked(python: str, script: str, files: Mapping[str, Any]) -> dict[str, Any]:
-    """What an engine's own code says, in a process of its Python."""
+    """The bytes that an engine's own code gives, in a process of its Python."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "files.json"), Path(folder, "out.json")
         given.write_text(json.dumps(files))

@@ -124,7 +124,7 @@ def main(files: str, out: str) -> None:
     for name, config in json.loads(Path(files).read_text()).items():
         try:
             if config["architectures"][0] not in classes:
-                raise NotImplementedError("it has no class of its own for this model")
+                raise LookupError("it has no class of its own for this model")
             results[name] = allocated(config, arguments)
         except Exception as error:
             results[name] = {"error": f"{type(error).__name__}: {error}"[:300]}

@@ -115,7 +115,7 @@ def allocated(config: dict[str, Any]) -> dict[str, Any]:
             with torch.device("meta"):
                 model = initialize_model(settings)
             if type(model).__name__.startswith("Transformers"):
-                raise NotImplementedError("it has no class of its own for this model")
+                raise LookupError("it has no class of its own for this model")
             layers = get_layers_from_vllm_config(settings, AttentionLayerBase)
             specs = {name: layer.get_kv_cache_spec(settings) for name, layer in layers.items()}
     found: dict[str, float] = {}

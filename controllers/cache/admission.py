@@ -98,14 +98,12 @@ class Admission:
         if is_sure and point is not None:
             is_sure = parts.device.allocators[point].free_pages > 0
         found = match(state, key, limit, touch=is_sure, checks=True)
-        boundary = found.rebuild if self._rebuild and may_rebuild and not arriving else found.device
-        rebuilds = boundary.length > found.device.length
-        compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
-        wanted = () if rebuilds else parts.layout.saved_indices
+        rebuilds = not arriving and self._rebuild and may_rebuild and found.rebuild.length > found.device.length
         if arriving:
-            boundary = self._path_on_device(found)
-            compute_from = boundary.length
-            wanted = parts.layout.window_indices if self._has_windows(boundary) else ()
+            boundary, wanted = self._path_on_device(found)
+        else:
+            boundary, wanted = (found.rebuild, ()) if rebuilds else (found.device, parts.layout.saved_indices)
+        compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
         loads = may_load and parts.controller is not None and self._is_worth_loading(found, compute_from)
         unloaded = TOO_DEAR if may_load else refused
         needs: dict[str, int] = NOTHING
@@ -194,23 +192,21 @@ class Admission:
             dropped=dropped,
         )
 
-    def _path_on_device(self, found: Match) -> Boundary:
-        """How far the required paths reach on device, windows and states ignored. Cost: O(nodes passed)."""
-        state = self._resources.state
+    def _path_on_device(self, found: Match) -> tuple[Boundary, tuple[int, ...]]:
+        """How far the required paths reach on device, windows and states ignored; and by index the windows, if all that are
+        required are on device there. Cost: O(nodes passed).
+        """
+        state, windows = self._resources.state, self._resources.layout.window_indices
         node = state.nodes.get(found.known.node) if found.known.length else None
         if node is None:
-            return NOWHERE
+            return NOWHERE, windows
         node, length = path_reach(state, node, found.known.length, device_only=True)
-        return record(Boundary, (node.id, length)) if length else NOWHERE
-
-    def _has_windows(self, boundary: Boundary) -> bool:
-        """Whether all required windows are on device where a path ends. Cost: O(nodes of the windows)."""
-        state = self._resources.state
-        node = state.nodes.get(boundary.node)
-        return node is None or all(
-            window_gap(state, node, boundary.length, i, window, device_only=True) is None
-            for i, window in state.layout.required_windows
+        if not length:
+            return NOWHERE, windows
+        has_windows = all(
+            window_gap(state, node, length, i, window, device_only=True) is None for i, window in state.layout.required_windows
         )
+        return record(Boundary, (node.id, length)), windows if has_windows else ()
 
     def _needs(self, resumed: int, compute_from: int, reserve_tokens: int, fills: int) -> dict[str, int]:
         """Device pages by component that a request takes beside those that it resumes from."""

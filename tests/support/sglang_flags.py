@@ -1,4 +1,4 @@
-"""What each of SGLang's options means with the backend, for the groups of options that concern a cache."""
+"""The meaning of each of SGLang's options with the backend, for the groups of options that concern a cache."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ OWN: dict[str, dict[str, Any]] = {
 """Types, and the fields of their tiny models."""
 
 WHOLE_STATES = {"qwen4_exp_text": 1}
-"""Which of a type's convolutions keeps past inputs only."""
+"""The convolutions that keep past inputs only, by type."""
 PAST_ONLY = ("cohere2",)
 """Types whose windows `transformers` counts with the query, and SGLang and vLLM without."""
 

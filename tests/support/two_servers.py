@@ -237,7 +237,7 @@ class DecodeEngine(PagedEngine):
             self.finish(request, request.running)
 
     def give_up(self, number: int) -> None:
-        """What arrives for a request is wanted no more: its pages go back, and it waits again."""
+        """Give back the pages of a request whose state does not arrive any more; it waits again."""
         request, lease = self.arriving.pop(number)
         self.cache.release(lease)
         self.waiting.appendleft(request)
@@ -450,7 +450,7 @@ class TwoServers:
             self.servers["decode"].control.send(("serve", (number, *self.outstanding[number])))
 
     def _messages(self) -> list[tuple[int, list[int], np.ndarray[Any, Any]]]:
-        """What the servers said within a moment; the requests that are done. Raises EOFError if one has ended by itself."""
+        """Read the messages of a moment; returns the requests that are done. Raises EOFError if one ended by itself."""
         served = []
         for ready in wait([server.control for server in self.servers.values()], 0.01):
             assert isinstance(ready, Connection)

@@ -114,7 +114,7 @@ class StoreAnswers:
 
     @contextmanager
     def _store_may_change(self) -> Iterator[None]:
-        """What observes the store hears what becomes of it."""
+        """Metrics and the inspector follow the store through a change."""
         if self._tiers is not None:
             self.observation.tell_store(self._tiers, is_last=True)
         try:

@@ -97,7 +97,7 @@ class Server:
                     break
                 clock.step = max(clock.step, step)
             self._decode()
-        assert not self._queue and not self._fetches, "nothing runs, so nobody can be waiting"
+        assert not self._queue and not self._fetches, "nothing runs, so no request can wait"
 
     def _next_step(self) -> int | None:
         """The next step at which anything but decoding happens; None if nothing is left to do."""

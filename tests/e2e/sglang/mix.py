@@ -12,7 +12,7 @@ Namespace = tuple[str | None, str | None, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a client asks for, with the largest number of prompt tokens that any cache may hold for it.
+    """A client's request, with the largest number of prompt tokens that any cache may hold for it.
 
     `source` is the number of the request whose prompt and answer begin with the first `kept` tokens of this prompt.
     """
@@ -43,7 +43,7 @@ class MixSettings:
     adapters: tuple[str, ...] = ()
     """LoRA adapters, which requests ask for or not. Prompts are then continued with any, so that all have the same."""
     sessions: bool = False
-    """Whether most requests continue others by SGLang's sessions instead of sending the whole prompt."""
+    """Whether most requests continue an earlier one by SGLang's sessions, and do not send the whole prompt."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What changes while SGLang serves: weights, by its own class of updates, and what its KV events tell of windows and states.
+"""SGLang changes weights while it serves, by its own class of updates, and tells routers of windows and states.
 
 Run from the repository's root with the engine's python: `ENGINE/bin/python -m pytest -n 0 tests/e2e/sglang/test_changes.py`.
 """

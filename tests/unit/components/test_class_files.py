@@ -35,7 +35,7 @@ def completed(model_type: str, given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def read(file: dict[str, Any]) -> list[Component] | None:
-    """What is kept, without its costs; None for a refusal."""
+    """The components of a file, without their costs; None for a refusal."""
     try:
         return [replace(component, flops_per_token=0.0) for component in from_hf_config(file).components]
     except ConfigurationError:

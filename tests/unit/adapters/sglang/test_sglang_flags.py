@@ -35,7 +35,7 @@ def test_every_option_has_a_meaning() -> None:
 
 
 def test_no_default_is_refused() -> None:
-    """What is refused but for one value is not refused where it is left out."""
+    """An option that may only have its default is not refused where it is left out."""
     defaults = recorded()
     for flag in REFUSED_FLAGS:
         if flag.values is None:
