@@ -211,6 +211,7 @@ class RecencyShadow:
 
         Cost: O(lines from the root), at most the setting `cost_steps`, times O(listed_uses + listed_saves).
         """
+        self._count()
         use = self.texts.use()
         text = self._used(line, length, use, 0)
         would = min(text, hit)
@@ -218,12 +219,8 @@ class RecencyShadow:
             would = self._resumable(line, text)
             if hit > would:  # recency has computed it anew, and saved it again
                 self.saved(line, hit)
-        self._arrivals += 1
         self.by_recency += would
         self._compare(length, hit - would)
-        if self._arrivals % FADES == 0:
-            self.lead /= 2
-            self.came /= 2
         return int(use), max(hit, would)
 
     def grew(self, line: Line, start: int, end: int, use: int, accounted: int) -> tuple[int, int]:
@@ -232,6 +229,8 @@ class RecencyShadow:
         Args:
             use, accounted: what was returned before of its request; -1 and 0 for none. The next ones are returned.
         """
+        if start == 0:  # the tree knew nothing of it, so it has not arrived
+            self._count()
         if self.texts.holds(use, 1) == 0:
             use = int(self.texts.use())
         text = self._used(line, end, use, 0)
@@ -273,6 +272,13 @@ class RecencyShadow:
     def _counts_boundaries(self) -> bool:
         """Whether recency may have lost windows or states."""
         return any(gate.ring.was_cut for gate in self.gates)
+
+    def _count(self) -> None:
+        """One more request."""
+        self._arrivals += 1
+        if self._arrivals % FADES == 0:
+            self.lead /= 2
+            self.came /= 2
 
     def _compare(self, came: int, lead: int) -> None:
         """So many tokens came, of which so many more were hit than by recency."""
