@@ -9,7 +9,7 @@ from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
 from unified_tree import TreeSettings
 from unified_tree.nodes.line import Line
-from unified_tree.policies.density.recency_shadow import FIRST_WAIT, RecencyShadow, Ring
+from unified_tree.policies.density.recency_shadow import FIRST_WAIT, LONGER, RecencyShadow, Ring
 
 
 class NaiveRing:
@@ -300,10 +300,10 @@ def ahead_after(*steps: tuple[int, int]) -> list[bool]:
 
 
 def test_a_trial_ends_when_recency_would_have_hit_more_and_the_next_one_comes_later() -> None:
-    """A little less may be hit. After each trial that brings nothing the wait is twice as long."""
+    """A little less may be hit. After each trial that brings nothing the wait is longer."""
     assert ahead_after((1_000, 8), (0, 1)) == [False, True]
     assert ahead_after((0, 1), (1_000, FIRST_WAIT - 1), (1_000, 1)) == [True, True, False]
-    lost = [(0, 1), (1_000, FIRST_WAIT), (0, 1), (1_000, 2 * FIRST_WAIT - 1), (1_000, 1)]
+    lost = [(0, 1), (1_000, FIRST_WAIT), (0, 1), (1_000, LONGER * FIRST_WAIT - 1), (1_000, 1)]
     assert ahead_after(*lost) == [True, False, True, True, False]
     assert ahead_after((1_000, 1_000), (999, 300)) == [False, False]
 

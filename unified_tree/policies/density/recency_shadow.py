@@ -29,7 +29,9 @@ FEWER: Final = 0.001
 FADES: Final = 512
 """What came before so many of the last requests counts half."""
 FIRST_WAIT: Final = 64
-"""For so many requests recency decides after a trial, and twice as many after each further one that brought nothing."""
+"""For so many requests recency decides after a trial."""
+LONGER: Final = 4
+"""So many times as long it decides after each further trial that brought nothing."""
 TRIED_AGAIN: Final = 0.5
 """A further trial begins with this share of that loss."""
 
@@ -292,7 +294,7 @@ class RecencyShadow:
         elif self.lead < -enough:
             self.is_ahead = True
             self._tried_again_at = self._arrivals + self._wait
-            self._wait *= 2
+            self._wait *= LONGER
         elif self.lead > enough:
             self._wait = FIRST_WAIT
 
