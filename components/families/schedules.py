@@ -53,7 +53,7 @@ def listed(fields: ConfigFields, layers: int, known: Sequence[str], otherwise: S
         if otherwise is not None:
             with suppress(ConfigurationError):
                 said = list(otherwise(fields, layers))  # the class's rule, or the same in another way
-                given = next((each for each in SAYS_KINDS if fields.get(each) is not None), None)
+                given = next((each for each in SAYS_KINDS if fields.get(each) is not None), _kimi_lists(fields))
                 if given is not None and [WHOLE.get(kind, kind) for kind in said] != [WHOLE.get(kind, kind) for kind in kinds]:
                     contradicted = given
         if contradicted is not None:
@@ -66,6 +66,13 @@ def listed(fields: ConfigFields, layers: int, known: Sequence[str], otherwise: S
         if kind not in known:
             raise fields.error(LIST_FIELDS[0], f"is {kind!r} at layer {position}; known are {', '.join(known)}")
     return kinds
+
+
+def _kimi_lists(fields: ConfigFields) -> str | None:
+    """The field that lists the layers of Kimi Linear, if the file has it."""
+    name = "linear_attn_config"
+    nested = fields.nested(name)
+    return None if nested is None or nested.get("kda_layers") is None else name
 
 
 def everywhere(kind: str) -> Schedule:

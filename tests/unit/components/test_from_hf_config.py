@@ -267,6 +267,11 @@ def test_kimi_linear_published_schedule_counts_layers_from_one() -> None:
     assert model.bytes_per_state() == {"mamba": 2 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)}
     with pytest.raises(ConfigurationError, match="linear_attn_config"):
         from_hf_config(config | {"linear_attn_config": linear | {"kda_layers": [1]}, "first_k_dense_replace": 1})
+    both = config | {"linear_attn_config": linear, "first_k_dense_replace": 1}
+    kinds = ["linear_attention", "linear_attention", "full_attention"]
+    assert from_hf_config(both | {"layer_types": kinds}) == model
+    with pytest.raises(ConfigurationError, match="'layer_types' names other kinds of layers than 'linear_attn_config'"):
+        from_hf_config(both | {"layer_types": kinds[::-1]})
 
 
 def test_nemotron_h_blocks_without_state_count_towards_the_one_before() -> None:
