@@ -132,14 +132,6 @@ class ModelCheck:
         return HostSettings(gib=host_bytes / GIB).page_counts(device_pages, self.composition.pool_page_bytes())
 
 
-def _host_refusals(check: ModelCheck) -> list[str]:
-    """Why a host tier would be refused for a model that is served on device."""
-    refused = [
-        f"the state {c.name!r}, which lives in the slots of {c.shares!r}" for c in check.composition.components if c.shares
-    ]
-    return [*refused, "EAGLE's draft pools"] if check.served.is_eagle else refused
-
-
 def _read(model: str, choices: Mapping[str, Any]) -> Composition:
     """The composition of a model by name or file, with windows kept as full attention where SGLang does so."""
     if model in MODEL_FACTS:
@@ -175,12 +167,11 @@ def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float 
     if reasons:
         print(f"refused: --radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}.", file=sys.stderr)
         return 1
-    if host_gib is not None and (reasons := _host_refusals(check)):
-        print(f"refused: a host tier behind SGLang does not copy {'; nor '.join(reasons)}; leave it out.", file=sys.stderr)
-        return 1
     if device_gib is not None:
         device = check.device_pages(int(device_gib * GIB))
         _print_pages(console, composition, device, f"{device_gib:g} GiB on device")
+        if check.served.is_eagle:
+            console.print("The KV of a draft is not counted.\n")
         if host_gib is not None:
             _print_pages(console, composition, check.host_pages(int(host_gib * GIB), device), f"{host_gib:g} GiB on host")
     console.print("Served with --radix-cache-backend unified_tree.")

@@ -31,7 +31,7 @@ from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.results import Boundary
 
 SIZE, PAGES, STATES, TOKENS = 2, 8, 4, list(range(8))
-KINDS = ("full", "windows", "states")
+KINDS = ("full", "windows", "states", "index keys", "drafted", "drafted states")
 
 
 class Served:
@@ -54,19 +54,36 @@ class Served:
         weights: str | None = "1",
     ) -> None:
         self.kind = kind
-        self.has_states, slots = kind == "states", (PAGES + 1) * SIZE
+        self.has_states, slots = kind.endswith("states"), (PAGES + 1) * SIZE
         allocator: Any = WindowAllocator(PAGES, PAGES, SIZE) if kind == "windows" else SlotAllocator(PAGES, SIZE)
-        pool: Any = {"full": kv.attention, "windows": kv.windowed, "states": lambda slots, _: kv.hybrid(slots)}[kind]
+        pools: dict[str, Any] = {
+            "windows": lambda: kv.windowed(slots, slots),
+            "states": lambda: kv.hybrid(slots),
+            "drafted states": lambda: kv.hybrid(slots),
+            "index keys": lambda: kv.sparse(slots, SIZE),
+        }
+        is_drafted = kind.startswith("drafted")
         self.tensors = engine_tensors(
-            pool(slots, 2 if kind == "full" else slots),
+            pools.get(kind, lambda: kv.attention(slots, 2))(),
             kv.with_states(STATES + 1),
             SIZE,
             Shard(0, 1),
             has_windows=kind == "windows",
             has_states=self.has_states,
+            draft_pools=[kv.attention(slots, 1)] if is_drafted else (),
+            draft_state_pools=[kv.with_states(STATES + 1).mamba_pool] if is_drafted and self.has_states else (),
         )
         coverage: dict[str, Any] = {FULL: Path(), WINDOW: Trailing(window_tokens), STATE: Point()}
-        components = [Component(name=name, coverage=coverage[name], format=each.format) for name, each in self.tensors.items()]
+        components = [
+            Component(
+                name=name,
+                coverage=coverage[each.shares or name],
+                format=each.format,
+                shares=each.shares,
+            )
+            for name, each in self.tensors.items()
+        ]
+        self.owners = [component.name for component in components if component.shares is None]
         self.tree = UnifiedTree(components, SIZE)
         states = StateAllocator(STATES) if self.has_states else None
         self.in_host_memory = lanes is None
@@ -138,14 +155,15 @@ class Served:
         result = self.tree.insert(Key(TOKENS[:count]), pages, states, keep_spare=True)
         self.pools.settle(offered, result)
         for at, rows in enumerate(self.contents(result.boundary)):
-            rows[0][rows[1]] = torch.arange(rows[0][rows[1]].numel()).view(rows[0][rows[1]].shape) + 100.0 * at + 1
+            numbers = torch.arange(rows[0][rows[1]].numel()).view(rows[0][rows[1]].shape) + 100.0 * at + 1
+            rows[0][rows[1]] = numbers.to(rows[0].dtype)
         return result.boundary
 
     def contents(self, boundary: Boundary) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor, and the pages of it that belong to a boundary."""
         for name, each in self.tensors.items():
             names = self.tree.transfers.pages_with_loads(boundary, name)
-            pages = torch.as_tensor(self.pools.names(name).pages(names.copy()))
+            pages = torch.as_tensor(self.pools.names(each.shares or name).pages(names.copy()))
             for parts in each.by_part.values():
                 yield from ((tensor, pages) for tensor in parts)
 
@@ -154,12 +172,12 @@ class Served:
 
     def forget(self) -> None:
         """Evict all from device, and spoil what was there."""
-        self.device.evict(dict.fromkeys(self.tensors, PAGES))
-        assert [self.pools.free_pages(name) for name in self.tensors] == [self.pools.page_count(name) for name in self.tensors]
+        self.device.evict(dict.fromkeys(self.owners, PAGES))
+        assert [self.pools.free_pages(name) for name in self.owners] == [self.pools.page_count(name) for name in self.owners]
         for each in self.tensors.values():
             for parts in each.by_part.values():
                 for tensor in parts:
-                    tensor.fill_(-1)
+                    tensor.view(torch.uint8).fill_(255)
 
     def begin(self) -> LoadLock | None:
         match = self.tree.match_prefix(Key(TOKENS))
@@ -178,7 +196,7 @@ class Served:
     def check_nothing_is_lost(self) -> None:
         self.tiers.controller.drain()
         assert not self.tree.check()
-        for name in self.tensors:
+        for name in self.owners:
             assert len(self.pools.names(name)) == self.tree.pool(name).used_pages
             assert self.pools.free_pages(name) + len(self.pools.names(name)) == self.pools.page_count(name)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from unified_tree.components import Composition
-from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.device_pools import STATE
+from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
@@ -17,6 +18,8 @@ from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+from unified_tree.declare.component import Component
+from unified_tree.declare.coverage import Path, Point
 from unified_tree.declare.page_format import Shard
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 from unified_tree.terms.errors import ConfigurationError, StorageError
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageTier
     from unified_tree.controllers.transfer_engines.lane import Lane
-    from unified_tree.declare.component import Component
     from unified_tree.nodes.effect import EffectKind
     from unified_tree.tree import UnifiedTree
 
@@ -70,9 +72,9 @@ class TierBuilder:
             self._shard,
             has_windows=context.is_hybrid_swa,
             has_states=context.is_hybrid_ssm,
+            draft_pools=(*params.mtp_draft_device_pools, *params.sidecar_draft_device_pools),
+            draft_state_pools=params.mtp_draft_mamba_pools,
         )
-        if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
-            raise ConfigurationError("a host tier for draft pools is not supported; leave --enable-hierarchical-cache out")
         self._lanes = copy_lanes(context, self._tensors, settings)
         size, ratio = arguments.hicache_size, arguments.hicache_ratio
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
@@ -80,16 +82,29 @@ class TierBuilder:
         self._memory: dict[str, HostPool] = {}
         self._model: Composition | None = None
         first_weights = weights_version(arguments.model_path, arguments.weight_version)
+        draft = arguments.speculative_draft_model_path if DRAFT in self._tensors else None
+        if draft not in (None, arguments.model_path):
+            first_weights = weights_version(draft, first_weights)  # another draft would be given pages of this
         self.store = KeptStore(self._open, first_weights, agreed_name(self._group))
 
     @property
     def layer_count(self) -> int:
         """Layers of the model, up to the last one with pages."""
-        return 1 + max(layer for found in self._tensors.values() for layer in found.format.layer_ids)
+        return 1 + last_layer(self._tensors)
 
     def described(self, components: list[Component]) -> list[Component]:
-        """The components with the formats of SGLang's pools."""
-        return [replace(component, format=self._tensors[component.name].format) for component in components]
+        """The components with the formats of SGLang's pools, and those that share their pages."""
+        sharers = [
+            Component(
+                name=name,
+                coverage=Point() if found.shares == STATE else Path(),
+                shares=found.shares,
+                format=found.format,
+            )
+            for name, found in self._tensors.items()
+            if found.shares is not None
+        ]
+        return [*(replace(component, format=self._tensors[component.name].format) for component in components), *sharers]
 
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
         """The tiers of a new tree, whose copies these count; those of the tree before are closed.
@@ -104,7 +119,7 @@ class TierBuilder:
             tensor_parallel=self._shard.count,
             rank=self._shard.index,
         )
-        device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
+        device_pages = {component.name: pools.page_count(component.shares or component.name) for component in tree.components}
         page_bytes = {component.name: component.page_bytes for component in tree.components}
         host_pages = self._host.page_counts(device_pages, page_bytes)
         self._memory = self._memory or host_memory(self._tensors, host_pages)

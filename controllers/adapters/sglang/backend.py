@@ -113,11 +113,12 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
-        self.is_eagle = params.is_eagle
         self.draft_swa_window = params.draft_swa_window
         self.sliding_window_size: int | None = params.swa_retain_window if has_windows else None
         self.tree_components = tuple(name for name, has in ((FULL, True), (WINDOW, has_windows), (STATE, has_states)) if has)
         self._policy = policy
+        # As in SGLang's own tree: a state is after so many tokens, of which pairs would be one fewer.
+        self.is_eagle = params.is_eagle and not has_states
         self._keys = RequestKeys(is_bigram=self.is_eagle, adapters=adapters or {})
         self._has_windows, self._has_states = has_windows, has_states
         self._extra_buffer = params.enable_mamba_extra_buffer
@@ -141,7 +142,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         self._tiers: Tiers | None = None
         self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
         self.observation = Observation(
-            self.tree_components,
+            [component.name for component in self._components],
             self._keys,
             misses or MissSettings(memory_mib=0),
             inspector,

@@ -206,6 +206,7 @@ class DevicePools:
         """
         if not len(offered.full):
             return offered.full
+        assert not len(result.replaced.get(FULL, ())), "what shares full pages is as long as they are"
         copied = result.duplicates.get(FULL)
         copies = 0 if copied is None else len(copied)
         assert copied is None or copied[-1] == offered.full[copies - 1], "the copies are not the first of the offered pages"

@@ -64,7 +64,8 @@ class DeviceTier:
         self._counters = counters
         self._page_size: int = tree.page_size
         self._pools = pools
-        self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
+        owners = [component.name for component in tree.components if component.shares is None]
+        self.allocators = {name: FreeList(pools, name) for name in owners}
         self._cut_pages = least_cut(self.allocators[FULL].page_count, tree.page_size)
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None

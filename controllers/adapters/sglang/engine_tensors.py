@@ -1,17 +1,40 @@
-"""Where SGLang keeps the state that the pages of each component name: its tensors, by layer."""
+"""Where SGLang keeps the state that the pages of each component name: its tensors, by layer.
+
+Index keys of sparse attention and the KV of a draft lie in tensors of their own and in the slots of full attention, so they are
+components that share its pages. Scales of a quantized cache are parts of a page beside the values that they scale.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
-from unified_tree.declare.page_format import PageFormat, Part, Shard
+from unified_tree.declare.page_format import ITEM_BYTES, WHOLE, PageFormat, Part, Shard
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import torch
+
+
+INDEXER: Final = "indexer"
+DRAFT: Final = "draft"
+DRAFT_INDEXER: Final = "draft_indexer"
+DRAFT_STATE: Final = "draft_mamba"
+PER_HEAD: Final = ("MHATokenToKVPool", "MHATokenToKVPoolFP4", "MHATokenToKVPoolMXFP8")
+"""SGLang's pools of keys and values, by head."""
+LATENT: Final = ("MLATokenToKVPool", "MLATokenToKVPoolFP4", "DSATokenToKVPool")
+"""SGLang's pools of latents, which every rank keeps whole."""
+SCALES: Final = (
+    ("k_scale", "k_scale_buffer"),
+    ("v_scale", "v_scale_buffer"),
+    ("k_block_scale", "native_k_scale_buffer"),
+    ("v_block_scale", "native_v_scale_buffer"),
+    ("latent_scale", "kv_scale_buffer"),
+)
+"""The scales of quantized caches: our part, SGLang's tensors. A cache that is not quantized has none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +44,15 @@ class EngineTensors:
     Attributes:
         format: what a page holds.
         by_part: by part and then by layer, in the format's order; each [page, slot, …], a view of SGLang's memory.
+        shares: the component whose pages these are, too; None for one with pages of its own.
+        is_draft: they are a draft's, whose layers run behind those of the model. A prompt resumes only where it has them, too:
+            without, the same tokens would be answered with more steps, and by chance.
     """
 
     format: PageFormat
     by_part: Mapping[str, Sequence[torch.Tensor]]
+    shares: str | None = None
+    is_draft: bool = False
 
     @property
     def page_count(self) -> int:
@@ -38,7 +66,15 @@ class EngineTensors:
 
 
 def engine_tensors(
-    kv_pool: Any, request_pool: Any, page_size: int, shard: Shard, *, has_windows: bool, has_states: bool
+    kv_pool: Any,
+    request_pool: Any,
+    page_size: int,
+    shard: Shard,
+    *,
+    has_windows: bool,
+    has_states: bool,
+    draft_pools: Sequence[Any] = (),
+    draft_state_pools: Sequence[Any] = (),
 ) -> dict[str, EngineTensors]:
     """The tensors of every component, by its name.
 
@@ -46,6 +82,8 @@ def engine_tensors(
         kv_pool: SGLang's KV pool, `allocator.get_kvcache()`.
         request_pool: SGLang's `req_to_token_pool`, which holds the recurrent states.
         shard: which part of the heads this rank keeps.
+        draft_pools: the KV pools of a draft, in the slots of full attention. Their layers count on from those of the model.
+        draft_state_pools: its pools of recurrent states, in the slots of those of the model.
 
     Raises ConfigurationError for pools whose layout is not known here.
     """
@@ -54,46 +92,107 @@ def engine_tensors(
         layers: dict[bool, list[int]] = {False: [], True: []}
         for layer, (_, is_window) in sorted(kv_pool.layers_mapping.items()):
             layers[bool(is_window)].append(layer)
-        found[FULL] = _attention(FULL, kv_pool.full_kv_pool, layers[False], page_size, shard)
-        found[WINDOW] = _attention(WINDOW, kv_pool.swa_kv_pool, layers[True], page_size, shard)
+        found = _attention(FULL, [kv_pool.full_kv_pool], layers[False], page_size, shard)
+        found |= _attention(WINDOW, [kv_pool.swa_kv_pool], layers[True], page_size, shard)
     elif has_states:
-        found[FULL] = _attention(FULL, kv_pool.full_kv_pool, sorted(kv_pool.full_attention_layer_id_mapping), page_size, shard)
+        found = _attention(FULL, [kv_pool.full_kv_pool], sorted(kv_pool.full_attention_layer_id_mapping), page_size, shard)
     else:
         ids = range(kv_pool.start_layer, kv_pool.start_layer + kv_pool.layer_num)
-        found[FULL] = _attention(FULL, kv_pool, list(ids), page_size, shard)
+        found = _attention(FULL, [kv_pool], list(ids), page_size, shard)
     if has_states:
-        found[STATE] = _states(request_pool.mamba_pool, shard)
+        found[STATE] = _states(STATE, [request_pool.mamba_pool], request_pool.mamba_pool.mamba_layer_ids, shard)
+    next_layer = 1 + last_layer(found)
+    if draft_pools:
+        ids = range(next_layer, next_layer + sum(pool.layer_num for pool in draft_pools))
+        of_draft = _attention(DRAFT, list(draft_pools), list(ids), page_size, shard)
+        found |= {name: replace(each, shares=FULL, is_draft=True) for name, each in of_draft.items()}
+    if draft_state_pools:
+        ids = range(next_layer, next_layer + sum(len(pool.mamba_layer_ids) for pool in draft_state_pools))
+        states = _states(DRAFT_STATE, list(draft_state_pools), list(ids), shard)
+        found[DRAFT_STATE] = replace(states, shares=STATE, is_draft=True)
+    for name, each in found.items():
+        owner = found[each.shares or name]
+        if each.page_count != owner.page_count:
+            raise ConfigurationError(
+                f"{name}: SGLang has {each.page_count} pages of it and {owner.page_count} of {each.shares}, whose slots it is "
+                "in; a host tier cannot copy it"
+            )
     return found
 
 
-def _attention(component: str, pool: Any, layer_ids: list[int], page_size: int, shard: Shard) -> EngineTensors:
-    """The keys and values of attention layers, or their latents and index keys."""
-    kind = type(pool).__name__
-    by_part: dict[str, list[torch.Tensor]]
-    if kind == "MHATokenToKVPool" and pool.kv_cache_layout == "nhd" and pool.k_scale_buffer is None:
-        by_part = {"k": list(pool.k_buffer), "v": list(pool.v_buffer)}
-    elif kind == "MLATokenToKVPool":
-        by_part = {"latent": list(pool.kv_buffer)}
-        shard = Shard(0, 1)  # every rank keeps all of it
-    else:
+def last_layer(tensors: Mapping[str, EngineTensors]) -> int:
+    """The last layer of the model itself that has pages. Those of a draft come behind."""
+    return max(layer for each in tensors.values() if not each.is_draft for layer in each.format.layer_ids)
+
+
+def _attention(
+    component: str, pools: Sequence[Any], layer_ids: Sequence[int], page_size: int, shard: Shard
+) -> dict[str, EngineTensors]:
+    """The keys and values of attention layers, or their latents; and the index keys, if there are any.
+
+    Args:
+        pools: of one kind, whose layers follow one another.
+    """
+    kinds = {type(pool).__name__ for pool in pools}
+    kind = next(iter(kinds))
+    is_known = kind in LATENT or (kind in PER_HEAD and all(pool.kv_cache_layout == "nhd" for pool in pools))
+    if len(kinds) > 1 or not is_known or getattr(pools[0], "index_kpool", 1) != 1:
         raise ConfigurationError(
-            f"{component}: a host tier behind SGLang's {kind} is not supported; leave --enable-hierarchical-cache out"
+            f"{component}: a host tier behind SGLang's {', '.join(sorted(kinds))} is not supported; "
+            "leave --enable-hierarchical-cache out"
         )
-    paged = {}
-    for name, tensors in by_part.items():
-        rows = tensors[0].shape[0] // page_size * page_size
-        paged[name] = [tensor[:rows].view(-1, page_size, *tensor.shape[1:]) for tensor in tensors]
-    return _described(component, tuple(layer_ids), paged, page_size, shard, pool.dtype)
+    names = ("latent",) if kind in LATENT else ("k", "v")
+    buffers = ("kv_buffer",) if kind in LATENT else ("k_buffer", "v_buffer")
+    by_part = {name: _layers(pools, buffer) for name, buffer in zip(names, buffers, strict=True)}
+    rows = next(iter(by_part.values()))[0].shape[0]
+    by_part |= {name: _layers(pools, buffer) for name, buffer in SCALES if getattr(pools[0], buffer, None) is not None}
+    paged = {name: [_paged(tensor, rows, page_size) for tensor in tensors] for name, tensors in by_part.items()}
+    shard = WHOLE if kind in LATENT else shard
+    dtype = dict.fromkeys(names, pools[0].dtype)
+    found = {component: _described(component, tuple(layer_ids), paged, page_size, shard, dtype)}
+    if kind == "DSATokenToKVPool":
+        keys = _layers(pools, "index_k_with_scale_buffer")
+        has_keys = [index for index, tensor in enumerate(keys) if len(tensor)]  # the others use the layer's before
+        if has_keys:
+            name = INDEXER if component == FULL else DRAFT_INDEXER
+            pages = [_paged(keys[index], rows, page_size) for index in has_keys]
+            ids = tuple(layer_ids[index] for index in has_keys)
+            found[name] = replace(_described(name, ids, {"key": pages}, page_size, WHOLE), shares=FULL)
+    return found
 
 
-def _states(pool: Any, shard: Shard) -> EngineTensors:
+def _layers(pools: Sequence[Any], buffer: str) -> list[torch.Tensor]:
+    """The tensors of all layers of some pools."""
+    return [tensor for pool in pools for tensor in getattr(pool, buffer)]
+
+
+def _paged(tensor: torch.Tensor, rows: int, page_size: int) -> torch.Tensor:
+    """A tensor by slots or by pages as [page, slot, …]. SGLang orders what it keeps by pages as its kernels like; then it is
+    bytes, of which each slot gets as many.
+
+    Args:
+        rows: slots of the pool.
+    """
+    import torch
+
+    pages = rows // page_size
+    if tensor.shape[0] == rows:
+        return tensor[: pages * page_size].view(pages, page_size, *tensor.shape[1:])
+    assert tensor.shape[0] == pages, f"{tensor.shape[0]} is neither {rows} slots nor {pages} pages"
+    return tensor.view(torch.uint8).flatten(1).view(pages, page_size, -1)
+
+
+def _states(component: str, pools: Sequence[Any], layer_ids: Sequence[int], shard: Shard) -> EngineTensors:
     """The convolution windows and the recurrent states; a page is one state."""
-    cache = pool.mamba_cache
-    by_part = {f"conv{index}": list(tensor.unsqueeze(2)) for index, tensor in enumerate(cache.conv)}
-    by_part["temporal"] = list(cache.temporal.unsqueeze(2))
-    if getattr(pool, "_slot_siblings", None):
-        raise ConfigurationError("mamba: a host tier for states with side states is not supported")
-    return _described(STATE, tuple(pool.mamba_layer_ids), by_part, 1, shard)
+    if any(getattr(pool, "_slot_siblings", None) for pool in pools):
+        raise ConfigurationError(f"{component}: a host tier for states with side states is not supported")
+    caches = [pool.mamba_cache for pool in pools]
+    by_part = {
+        f"conv{index}": [layer for cache in caches for layer in cache.conv[index].unsqueeze(2)]
+        for index in range(len(caches[0].conv))
+    }
+    by_part["temporal"] = [layer for cache in caches for layer in cache.temporal.unsqueeze(2)]
+    return _described(component, tuple(layer_ids), by_part, 1, shard)
 
 
 def _described(
@@ -102,19 +201,31 @@ def _described(
     by_part: dict[str, list[torch.Tensor]],
     slots: int,
     shard: Shard,
-    dtype: torch.dtype | None = None,
+    dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
 ) -> EngineTensors:
     """The tensors with their format.
 
     Args:
-        dtype: of their elements, where SGLang keeps those of several dtypes as plain bytes (fp8): a store tells them apart by
-            this. None for the tensors' own.
+        dtypes: of the elements of some parts, where SGLang keeps those of several dtypes as plain bytes (fp8): a store tells
+            them apart by this. Of what has no name of its own here, such as two halves of a byte, the bytes are described.
     """
     parts = []
     for name, tensors in by_part.items():
         shape = tuple(tensors[0].shape[2:])
         if any(not tensor.is_contiguous() for tensor in tensors):
             raise ConfigurationError(f"{component}: the pages of {name} are not contiguous; a host tier cannot copy them")
-        parts.append(Part(name, str(dtype or tensors[0].dtype).removeprefix("torch."), shape))
+        if any(tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype for tensor in tensors):
+            raise ConfigurationError(f"{component}: the layers of {name} differ; a host tier cannot copy them")
+        parts.append(Part(name, _dtype_name(tensors[0], dtypes.get(name)), shape))
     page_format = PageFormat(component=component, layer_ids=layer_ids, parts=tuple(parts), slots_per_page=slots, shard=shard)
     return EngineTensors(page_format, by_part)
+
+
+def _dtype_name(tensor: torch.Tensor, elements: torch.dtype | None) -> str:
+    """The dtype of a part, by a name that formats know, of as many bytes as the tensor's."""
+    for dtype in (elements, tensor.dtype):
+        name = str(dtype).removeprefix("torch.")
+        if ITEM_BYTES.get(name) == tensor.element_size():
+            return name
+    assert tensor.element_size() == 1, f"a host tier has no name for {tensor.dtype}"
+    return "uint8"

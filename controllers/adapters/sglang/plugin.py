@@ -66,6 +66,7 @@ def build(context: Any) -> Any:
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
         answer_whether_cleared()
+        keep_drafts()
         watch_weights()
     return cache
 
@@ -98,6 +99,21 @@ def answer_whether_cleared() -> None:
         return ClearHiCacheReqOutput(success=scheduler.tree_cache.clear_storage_backend())
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.clear_hicache_storage_wrapped", cleared, HookType.AROUND)
+    HookRegistry.apply_hooks()
+
+
+def keep_drafts() -> None:
+    """Have SGLang go on where a draft has KV beside the model's: it ends the start with another cache than its own then, for
+    want of a host pool. The host tier has one."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
+
+    def registered(register: Callable[..., None], *, tree_cache: Any, draft_plan: Any) -> None:
+        if not isinstance(tree_cache, UnifiedTreeCache):
+            register(tree_cache=tree_cache, draft_plan=draft_plan)
+
+    HookRegistry.register("sglang.srt.mem_cache.kv_cache_builder.maybe_register_hicache_draft", registered, HookType.AROUND)
     HookRegistry.apply_hooks()
 
 

@@ -135,7 +135,7 @@ class Served:
         other_state: kinds of state that SGLang keeps in pools of its own.
         has_int8_checkpoints: `--enable-int8-mamba-checkpoint`.
         has_replay_ssm: ReplaySSM.
-        is_eagle: the keys are EAGLE's bigrams.
+        is_eagle: it is served with an EAGLE draft, or with MTP layers as its draft.
         has_extra_buffer: states are saved on a grid (`--mamba-radix-cache-strategy extra_buffer`).
         page_size: tokens a page.
     """
@@ -162,7 +162,10 @@ class Served:
             (bool(self.other_state), f"the state {', '.join(self.other_state)}, for which SGLang has allocators of its own"),
             (self.has_int8_checkpoints, "--enable-int8-mamba-checkpoint"),
             (self.has_replay_ssm, "ReplaySSM"),
-            (self.has_states and self.is_eagle, "EAGLE on models with recurrent states"),
+            (
+                self.has_states and self.is_eagle and not self.has_extra_buffer,
+                "EAGLE on models with recurrent states without the extra buffer",
+            ),
             (
                 self.has_states and not self.has_extra_buffer and self.page_size != 1,
                 "recurrent states without the extra buffer at another page size than 1",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.sglang.device_pools import STATE, WINDOW
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
+from unified_tree.controllers.adapters.sglang.engine_tensors import last_layer
 from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
@@ -161,7 +162,7 @@ class Tiers:
         self.counters = counters or CacheCounters()
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
-        movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
+        movers = {name: EngineMover(found, pools.names(found.shares or name), host[name]) for name, found in tensors.items()}
         engine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
         counts = {name: pool.page_count for name, pool in host.items()}
         tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
@@ -172,6 +173,8 @@ class Tiers:
         self._batch: list[Load] = []
         self._open: list[Load] = []
         self._has_states = STATE in formats
+        self._last_layer = last_layer(tensors)
+        self._last_of_all = max(found.layer_ids[-1] for found in formats.values())
         self.storage: StorageController | None = None
 
     def attach(self, tier: StorageTier) -> None:
@@ -254,9 +257,9 @@ class Tiers:
 
     def wait_layer(self, load: Load, layer: int) -> None:
         """Return when the pages of one layer have been loaded, or if no request waits for them. Raises TransferError if it
-        failed."""
+        failed. A draft runs behind the model, so the model's last layer waits for all of it."""
         if load.error is not None or not load.is_released:
-            self.controller.wait_layer(load, layer)
+            self.controller.wait_layer(load, layer if layer < self._last_layer else self._last_of_all)
 
     def poll(self) -> None:
         """Apply what has ended, and start what is due. Never blocks."""

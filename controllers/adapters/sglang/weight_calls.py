@@ -16,7 +16,8 @@ IN_SESSIONS = ("update_weights_from_distributed", "update_weights_from_tensor")
 """Refused by SGLang outside `begin_weight_update` and `end_weight_update`."""
 UPDATES = ("update_weights_from_disk", "update_weights_from_ipc", *IN_SESSIONS)
 DRAFT = "draft"
-"""The selector of calls that leave the weights of the model itself alone. No host tier keeps the state of a draft."""
+"""The selector of calls that leave the weights of the model itself alone. Old state of a draft on host guesses worse, and the
+answers are the same."""
 WEIGHTS = "weights"
 """The tag of the model's weights, where memory is given back."""
 Call = Callable[[Any, Any], Any]

@@ -19,7 +19,7 @@ class Case:
     share: float = 1.0
     """How many of the asked requests this case serves: slower models serve fewer."""
     has_draft: bool = False
-    """Whether an EAGLE draft runs with the model; a host tier is refused then."""
+    """Whether an EAGLE draft runs with the model."""
 
 
 CROWD: dict[str, object] = {"waves": 6, "at_once": 16, "longest": 200, "longest_answer": 100}
@@ -112,6 +112,14 @@ OF_PROMPTS = (
         model="mellum",
         engine=_engine(16_384, 1, swa_full_tokens_ratio=0.5, chunked_prefill_size=2048, context_length=4096, **WINDOWS),
         mix={"scale": 12, "longest": 3840, "longest_answer": 96},
+    ),
+    Case(
+        name="qwen3-next-eagle",
+        model="qwen3-next",
+        engine=_engine(1024, 1, max_mamba_cache_size=40, **WINDOWS, **EAGLE, **EXTRA_BUFFER),
+        environment=QWEN3_NEXT,
+        share=0.5,
+        has_draft=True,
     ),
     Case(
         name="mellum-small",

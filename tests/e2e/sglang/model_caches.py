@@ -25,6 +25,10 @@ CASES = {
     "mamba_extra": Case(states=60, extra_buffer=True, page_size=16, full_tokens=1440, chunk=128),
     "eagle": Case(eagle=True),
     "eagle16": Case(eagle=True, page_size=16, full_tokens=1440),
+    "drafted": Case(eagle=True, drafted=True),
+    "drafted16": Case(eagle=True, drafted=True, page_size=16, full_tokens=1440),
+    "drafted_mamba": Case(eagle=True, drafted=True, states=60, extra_buffer=True, page_size=16, full_tokens=1440, chunk=128),
+    "drafted_swa": Case(eagle=True, drafted=True, window=31),
 }
 MISSES = MissSettings(memory_mib=64, log_s=0)
 POLICIES = {
@@ -67,6 +71,7 @@ def our_cache(
             served_model_name="model",
             model_path="model",
             weight_version="1",
+            speculative_draft_model_path="draft",
         )
         context: Any = SimpleNamespace(
             server_args=arguments,

@@ -240,8 +240,6 @@ def main() -> int:
         imported = imports.get(str(at_import)) or ImportedEngine({**base, **at_import})
         imports[str(at_import)] = imported
         for cache in chosen(options.caches.split(",")):
-            if case.has_draft and cache.has_host:
-                continue
             start = time.monotonic()
             turn = CASES.index(case) + CACHES.index(cache)
             run = of_case[cache.name] = served(case, cache, turn, seeds, work, options, imported)

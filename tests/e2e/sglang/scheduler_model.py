@@ -56,6 +56,7 @@ class Case:
     chunk: int = 64
     running: int = 4
     eagle: bool = False
+    drafted: bool = False
 
 
 class Pools:
@@ -121,6 +122,11 @@ class Pools:
             self.allocator = kind(
                 size=case.full_tokens, dtype=torch.float32, device="cpu", kvcache=self.kv, need_sort=False, **paged
             )
+        self.draft: Any = None
+        if case.drafted:
+            self.draft = MHATokenToKVPool(
+                size=case.full_tokens, layer_num=1, enable_memory_saver=False, **{**common, "head_num": 2}
+            )
 
     @property
     def params(self) -> CacheInitParams:
@@ -139,7 +145,12 @@ class Pools:
             enable_mamba_extra_buffer=case.extra_buffer,
             tree_components=tuple(components),
             is_eagle=case.eagle,
+            sidecar_draft_device_pools=() if self.draft is None else (self.draft,),
         )
+
+    def draft_rows(self) -> list[torch.Tensor]:
+        """Its keys and values, in the slots of full attention."""
+        return [] if self.draft is None else [*self.draft.k_buffer, *self.draft.v_buffer]
 
     def full_rows(self) -> list[torch.Tensor]:
         pool = self.kv if isinstance(self.kv, MHATokenToKVPool) else self.kv.full_kv_pool
@@ -177,6 +188,7 @@ class Counts:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     loaded_tokens: int = 0
+    lost_draft_tokens: int = 0
     prefetched_tokens: int = 0
     retractions: int = 0
     aborts: int = 0
@@ -525,6 +537,9 @@ class Scheduler:
         for rows in pools.full_rows():
             assert torch.equal(rows[row[:begin], 0, 0], wanted[1 : begin + 1]), f"{req.rid}: full attention reads a wrong page"
             rows[row[begin:end], 0, 0] = wanted[begin + 1 : end + 1]
+        for rows in pools.draft_rows():
+            self.counts.lost_draft_tokens += int((rows[row[:begin], 1, 1] != wanted[1 : begin + 1]).sum())
+            rows[row[begin:end], 1, 1] = wanted[begin + 1 : end + 1]
         if case.window is not None:
             first = max(0, begin - case.window)
             slots = pools.allocator.translate_loc_from_full_to_swa(row[first:end])

@@ -82,6 +82,7 @@ def mix(
     files: Path | None = None,
     requests: int = REQUESTS,
     seed: int = 0,
+    is_planted: bool = False,
     **options: Any,
 ) -> Counts:
     """One life of a cache over pools of its own; raises for the first thing that is wrong."""
@@ -97,6 +98,7 @@ def mix(
         cache.sanity_check()
     finally:
         cache.release_host_resources()
+    assert is_planted or not counts.lost_draft_tokens, "a draft reads a wrong page"
     return counts
 
 
@@ -149,6 +151,18 @@ def test_pages_of_a_life_before_are_the_right_ones(name: str, tmp_path: Path) ->
     counts = mix(CASES[name], "back", files=tmp_path, seed=3, requests=120)
     assert counts.prefetched_tokens
     assert counts.loaded_tokens
+
+
+@pytest.mark.parametrize("name", ["drafted", "drafted16", "drafted_mamba", "drafted_swa"])
+def test_drafts_that_are_not_loaded_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = EngineMover.load_layers
+
+    def without_drafts(mover: EngineMover, *arguments: Any) -> None:
+        if mover._format.component != "draft":
+            load(mover, *arguments)
+
+    monkeypatch.setattr(EngineMover, "load_layers", without_drafts)
+    assert mix(CASES[name], "back", is_planted=True).lost_draft_tokens
 
 
 def slow_copies(patch: pytest.MonkeyPatch) -> None:

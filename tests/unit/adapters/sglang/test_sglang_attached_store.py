@@ -38,6 +38,7 @@ class Cache(StoreAnswers):
         params = SimpleNamespace(
             attn_tp_cache_group=None, tp_cache_group=None, page_size=SIZE, token_to_kv_pool_allocator=allocator,
             req_to_token_pool=None, mtp_draft_device_pools=(), sidecar_draft_device_pools=(),
+            mtp_draft_mamba_pools=(),
         )  # fmt: skip
         context = SimpleNamespace(
             server_args=arguments, params=params, tp_rank=0, tp_size=1, is_hybrid_swa=False, is_hybrid_ssm=False

@@ -12,7 +12,7 @@ from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, engine_tensors
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.page_names import PageNames
 from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools import HostLayout
@@ -24,11 +24,24 @@ KINDS: dict[str, Any] = {
     "latent": lambda: tensors(pools.latent(21, 2), page_size=4),
     "windows": lambda: tensors(pools.windowed(20, 12), page_size=2, has_windows=True),
     "states": lambda: tensors(pools.hybrid(20), pools.with_states(10), has_states=True),
+    "index keys": lambda: tensors(pools.sparse(20, 4), page_size=4),
+    "scales": lambda: tensors(pools.quantized(20, 2), page_size=2),
+    "drafts": lambda: tensors(
+        pools.attention(20, 2), page_size=2, draft_pools=[pools.attention(20, 1), pools.attention(20, 1)]
+    ),
+    "a draft with index keys": lambda: tensors(pools.latent(20, 2), page_size=4, draft_pools=[pools.sparse(20, 4)]),
+    "a draft with states": lambda: tensors(
+        pools.hybrid(20),
+        pools.with_states(10),
+        has_states=True,
+        draft_pools=[pools.attention(20, 1)],
+        draft_state_pools=[pools.with_states(10).mamba_pool],
+    ),
 }
 
 
-def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **has: bool) -> dict[str, EngineTensors]:
-    given = {"has_windows": False, "has_states": False, **has}
+def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **more: Any) -> dict[str, EngineTensors]:
+    given = {"has_windows": False, "has_states": False, **more}
     return engine_tensors(kv_pool, request_pool, page_size, Shard(1, 2), **given)
 
 
@@ -39,6 +52,26 @@ def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **has
         ("latent", {"full": ((4, 5), 4, 5, Shard(0, 1))}),
         ("windows", {"full": ((0, 2), 2, 10, Shard(1, 2)), "swa": ((1, 3), 2, 6, Shard(1, 2))}),
         ("states", {"full": ((1, 3), 1, 20, Shard(1, 2)), "mamba": ((0, 2), 1, 10, Shard(1, 2))}),
+        ("index keys", {"full": ((4, 5, 6), 4, 5, Shard(0, 1)), "indexer": ((4, 6), 4, 5, Shard(0, 1))}),
+        ("scales", {"full": ((0, 1), 2, 10, Shard(1, 2))}),
+        ("drafts", {"full": ((0, 1), 2, 10, Shard(1, 2)), "draft": ((2, 3), 2, 10, Shard(1, 2))}),
+        (
+            "a draft with index keys",
+            {
+                "full": ((4, 5), 4, 5, Shard(0, 1)),
+                "draft": ((6, 7, 8), 4, 5, Shard(0, 1)),
+                "draft_indexer": ((6, 8), 4, 5, Shard(0, 1)),
+            },
+        ),
+        (
+            "a draft with states",
+            {
+                "full": ((1, 3), 1, 20, Shard(1, 2)),
+                "mamba": ((0, 2), 1, 10, Shard(1, 2)),
+                "draft": ((4,), 1, 20, Shard(1, 2)),
+                "draft_mamba": ((4, 5), 1, 10, Shard(1, 2)),
+            },
+        ),
     ],
 )
 def test_every_component_has_its_layers_and_pages(kind: str, expected: dict[str, Any]) -> None:
@@ -49,12 +82,53 @@ def test_every_component_has_its_layers_and_pages(kind: str, expected: dict[str,
     assert found == expected
 
 
+def test_scales_are_parts_of_a_page_and_unnamed_dtypes_are_bytes() -> None:
+    parts = KINDS["scales"]()["full"].format.parts
+    assert [(part.name, part.dtype, part.shape) for part in parts] == [
+        ("k", "uint8", (1, 4)),
+        ("v", "uint8", (1, 4)),
+        ("k_scale", "float8_e4m3fn", (1,)),
+        ("v_block_scale", "uint8", (2,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "expected"),
+    [
+        ("index keys", 6, {"full": None, "indexer": "full"}),
+        ("a draft with index keys", 5, {"full": None, "draft": "full", "draft_indexer": "full"}),
+        ("a draft with states", 3, {"full": None, "mamba": None, "draft": "full", "draft_mamba": "mamba"}),
+    ],
+)
+def test_what_shares_pages_says_whose_and_a_draft_is_behind_the_model(kind: str, last: int, expected: dict[str, Any]) -> None:
+    found = KINDS[kind]()
+    assert {name: each.shares for name, each in found.items()} == expected
+    assert [name for name, each in found.items() if each.is_draft] == [name for name in expected if "draft" in name]
+    assert last_layer(found) == last
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (lambda: tensors(fake_pool("FP4Pool", start_layer=0, layer_num=1)), "full: a host tier behind SGLang's FP4Pool"),
         (lambda: tensors(pools.attention(8, 1, kv_cache_layout="hnd")), "behind SGLang's MHATokenToKVPool is not supported"),
-        (lambda: tensors(pools.attention(8, 1, k_scale_buffer=[1])), "behind SGLang's MHATokenToKVPool is not supported"),
+        (lambda: tensors(pools.sparse(8, 1, index_kpool=4)), "behind SGLang's DSATokenToKVPool is not supported"),
+        (
+            lambda: tensors(pools.attention(8, 1), draft_pools=[pools.windowed(8, 8)]),
+            "draft: a host tier behind SGLang's SimpleNamespace is not supported",
+        ),
+        (
+            lambda: tensors(pools.attention(8, 1), draft_pools=[pools.attention(8, 1), pools.latent(8, 1)]),
+            "draft: a host tier behind SGLang's MHATokenToKVPool, MLATokenToKVPool is not supported",
+        ),
+        (
+            lambda: tensors(pools.attention(8, 1), draft_pools=[pools.attention(6, 1)]),
+            "draft: SGLang has 6 pages of it and 8 of full, whose slots it is in",
+        ),
+        (
+            lambda: tensors(pools.attention(8, 2, k_buffer=[torch.zeros(8, 1, 2), torch.zeros(8, 1, 4)])),
+            "the layers of k differ",
+        ),
         (
             lambda: tensors(pools.hybrid(8), pools.with_states(4, _slot_siblings=[1]), has_states=True),
             "states with side states is not supported",
@@ -80,7 +154,7 @@ def test_bytes_come_back_from_host_layer_by_layer_to_the_pages_that_names_stand_
     for name, each in found.items():
         rows = [tensor for parts in each.by_part.values() for tensor in parts]
         for tensor in rows:
-            tensor.copy_(torch.rand(tensor.shape))
+            tensor.view(torch.uint8).random_(256)
         names: PageNumbers | PageNames
         if are_numbers:
             names = PageNumbers(each.page_count)
@@ -93,7 +167,12 @@ def test_bytes_come_back_from_host_layer_by_layer_to_the_pages_that_names_stand_
         mover.backup(source, np.array([7, 5]))
         for layer in mover.layer_ids:
             mover.load_layers((layer,), np.array([7, 5]), target)
-        for tensor, pages, old in zip(rows, wanted, before, strict=True):
+        for tensor, pages, old in zip(*(map(as_bytes, each) for each in (rows, wanted, before)), strict=True):
             assert torch.equal(tensor[[2, 4]], pages)
             others = [page for page in range(each.page_count) if page not in (2, 4)]
             assert torch.equal(tensor[others], old[others])
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Random bytes are no numbers of some dtypes, which then equal nothing."""
+    return tensor.view(torch.uint8)

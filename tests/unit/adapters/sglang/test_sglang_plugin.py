@@ -44,7 +44,7 @@ SWA, SSM = {"is_hybrid_swa": True}, {"is_hybrid_ssm": True}
         {"allocator": "PagedTokenToKVPoolAllocator", "page_size": 64, "is_eagle": True},
         {"allocator": "SWATokenToKVPoolAllocator", **SWA},
         SSM,
-        {"page_size": 16, "enable_mamba_extra_buffer": True, **SSM},
+        {"page_size": 16, "enable_mamba_extra_buffer": True, "is_eagle": True, **SSM},
     ],
 )
 def test_what_is_supported_is_not_refused(given: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def test_what_is_supported_is_not_refused(given: dict[str, Any]) -> None:
         ({"decoder_swa_bounded_replay": True}, "bounded replay of windows in the decoder"),
         ({"mamba_ckpt_pool": object()}, "--enable-int8-mamba-checkpoint"),
         ({"replayssm": object(), **SSM}, "ReplaySSM"),
-        ({"is_eagle": True, **SSM}, "EAGLE on models with recurrent states"),
+        ({"is_eagle": True, **SSM}, "EAGLE on models with recurrent states without the extra buffer"),
         ({"page_size": 16, **SSM}, "recurrent states without the extra buffer at another page size than 1"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_load_brings_the_bytes_back(served: Served) -> None:
     lock = served.begin()
     assert lock is not None
     for load in served.tiers.start_batch():
-        served.tiers.controller.wait_layer(load, 3)
+        served.tiers.controller.wait_layer(load, 6)
     lock.wait()
     found = served.tree.match_prefix(Key(TOKENS)).device
     assert found.length == len(TOKENS)
@@ -93,7 +93,7 @@ def test_the_layers_of_a_batch_do_not_wait_for_a_load_that_was_released(
     batch = list(served.tiers._batch)
     lock.release()
     for load in batch:
-        served.tiers.wait_layer(load, 3)
+        served.tiers.wait_layer(load, 6)
     assert served.tiers.start_batch() == []
 
 
@@ -108,7 +108,7 @@ def test_a_load_that_fails_is_reported_and_frees_its_pages(served: Served, monke
     assert lock is not None
     with pytest.raises(TransferError, match="a bad cable"):  # noqa: PT012
         for load in served.tiers.start_batch():
-            served.tiers.wait_layer(load, 3)
+            served.tiers.wait_layer(load, 6)
     with pytest.raises(TransferError, match="a bad cable"):
         lock.wait()
     lock.release()

@@ -52,10 +52,26 @@ def causal_conv1d_update_cpu(
     bias: Tensor | None,
     activation: str | None = None,
     conv_state_indices: Tensor | None = None,
+    intermediate_conv_window: Tensor | None = None,
+    intermediate_state_indices: Tensor | None = None,
     **_: object,
 ) -> Tensor:
-    """One more token for each request: x is `[requests, channels]`."""
-    assert conv_state_indices is not None and x.dim() == 2
+    """One more token for each request: x is `[requests, channels]`.
+
+    Or a chain of drafts for each, `[requests, channels, drafts]`: the window after each draft is noted, and those of the
+    requests are kept.
+    """
+    assert conv_state_indices is not None
+    if intermediate_conv_window is not None and intermediate_state_indices is not None:
+        heads = conv_states[conv_state_indices.clamp(min=0)].to(x.dtype)
+        padded = torch.cat([heads, x], dim=-1)
+        past = heads.shape[-1]
+        for step in range(x.shape[-1]):
+            windows = padded[..., step + 1 : step + 1 + past]
+            intermediate_conv_window[intermediate_state_indices.long(), step] = windows.to(intermediate_conv_window.dtype)
+        rows = torch.stack([_convolved(each, weight, bias, activation).T for each in padded])
+        return rows.transpose(1, 2)  # contiguous as [requests, drafts, channels]
+    assert x.dim() == 2
     live = conv_state_indices != PADDING
     slots = conv_state_indices[live]
     padded = torch.cat([conv_states[slots].to(x.dtype), x[live].unsqueeze(-1)], dim=-1)
