@@ -57,9 +57,10 @@ CONTROLLERS = (
 )
 WORKBENCH = ("optimum", "traces", "recorder", "server", "runs", "report", "sizing")
 CIRCLES = (
-    {"nodes.children", "nodes.effect", "nodes.node", "nodes.receipt"},
+    {"nodes.children", "nodes.claim", "nodes.effect", "nodes.node", "nodes.receipt"},
     {"policies.density.hit_density", "policies.density.queues"},
     {
+        "state.claims",
         "state.freed",
         "state.resumability",
         "state.retiring",
@@ -183,8 +184,8 @@ def test_only_known_modules_refer_to_each_other() -> None:
 
 
 MOST = {
-    "full": {"acquire": (35, 110), "commit": (36, 105), "evict": (28, 174)},
-    "full + states": {"acquire": (42, 191), "commit": (40, 190), "evict": (30, 273)},
+    "full": {"acquire": (36, 114), "commit": (38, 113), "evict": (28, 174)},
+    "full + states": {"acquire": (43, 195), "commit": (42, 220), "evict": (30, 273)},
 }
 """Modules that a call goes through, and changes of module. Let them become fewer."""
 

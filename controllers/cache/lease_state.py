@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.lease_tokens import Publication
     from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
+    from unified_tree.controllers.cache.sessions import Session, Sessions, Turn
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.nodes.node import Node
     from unified_tree.terms.results import Boundary, Match
 
+TEXT_SLACK: Final = 16
+"""A prompt goes on from another if it has all of it but this part, where no length is saved that says it exactly: of a page or
+a block that is not full, nothing is known to be shared."""
 LENGTH: Final = 0
 COMPUTED: Final = 1
 DOUBTED_AT: Final = 2
@@ -47,6 +52,7 @@ class LeaseState:
         has_ended: whether it was released.
         arrives: whether the state of its prompt comes from another server.
         save_output, saves_prompt_end: whether states and windows are kept by default behind its prompt, and at its end.
+        turn: what its session knows of it; None for a lease that is no request.
         others: see Lease.
     """
 
@@ -76,6 +82,7 @@ class LeaseState:
         "storage_tokens",
         "tables",
         "tokens",
+        "turn",
     )
 
     def __init__(
@@ -125,6 +132,7 @@ class LeaseState:
         self.storage_tokens = 0
         self.failure: str | None = None
         self._misses: LeaseMisses | None = None
+        self.turn: Turn | None = None
         self._arrival: object = None  # what the policy is told if it leaves and has published nothing
 
     @property
@@ -211,6 +219,20 @@ class LeaseState:
         if misses is not None:
             ledger, namespace = self._resources.ledger, self.tokens.namespace
             misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store, loss)
+
+    def begin_turn(self, sessions: Sessions, session: Session | None) -> None:
+        """It is a request, of a session or of none."""
+        prompt, layout = self.prompt_tokens, self._resources.layout
+        least = max(self.save_at, default=0) or layout.floor_to_page(prompt - prompt // TEXT_SLACK)
+        has_saves = layout.needs_saves and not self.arrives
+        self.turn = sessions.begin(session, self.cached_tokens, least, has_saves=has_saves)
+
+    def _end_of_turn(self) -> Node | None:
+        """The node where what it has published ends; None for nothing, or if that was invalidated."""
+        try:
+            return self._resources.locks.find(self.boundary)[0]
+        except StaleBoundaryError:
+            return None
 
     def plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
         """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""
@@ -450,7 +472,17 @@ class LeaseState:
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
-            passed = self.published.publish(publication, end)
+            turn, tree = self.turn, self._resources.state
+            tree.claimant = None if turn is None else turn.session
+            try:
+                passed = self.published.publish(publication, end)
+            finally:
+                tree.claimant = None
+            if turn is not None:
+                node = self._end_of_turn()
+                if node is not None:
+                    saved = node.end if node.resumable else max(self.published.saved, default=0)
+                    turn.published(node, self.committed, saved)
             if passed and self._misses is not None:
                 self._misses.unsaved(self._resources.ledger, self.boundary, passed)
         if self._misses is not None:
@@ -464,6 +496,8 @@ class LeaseState:
         if self._arrival is not None:  # it published nothing, and may be tried again
             self._resources.state.policy.withdrew(self._arrival)
             self._arrival = None
+        if self.turn is not None:
+            self.turn.ended(self._end_of_turn())
         self._abandon_load()
         self.tables.free()
         if self.states is not None:

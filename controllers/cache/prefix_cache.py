@@ -18,6 +18,7 @@ from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
+from unified_tree.controllers.cache.sessions import Sessions, is_hashable
 from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier
@@ -74,6 +75,9 @@ class PrefixCache:
             shard of the state. Copies and prefetches take effect in the step in which they have ended on all ranks.
         settings: the tree's bounds.
         max_versions: how many namespaces can have their own weights version; see `invalidate`.
+        max_sessions: how many sessions can be open; beyond that the one unused for longest ends.
+        infer_sessions: whether a request without a session supersedes the windows and states that it went on from, as a
+            session's next turn does; see docs/sessions.md.
         time_s: the clock by which evictions are remembered; see UnifiedTree.
 
     >>> import numpy as np
@@ -104,6 +108,8 @@ class PrefixCache:
         ranks: Consensus | None = None,
         settings: TreeSettings | None = None,
         max_versions: int = 16_384,
+        max_sessions: int = 65_536,
+        infer_sessions: bool = True,
         time_s: Callable[[], float] = coarse_monotonic_s,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
@@ -151,6 +157,12 @@ class PrefixCache:
         )
         self._resources = resources
         self._leases = Leases(self.controller, self.counters)
+        self.sessions = Sessions(
+            self.tree.state,
+            self.counters,
+            integer(max_sessions, "max_sessions", ConfigurationError, minimum=1),
+            infers=flag(infer_sessions, "infer_sessions", ConfigurationError),
+        )
         self._admission = Admission(self, resources, self._leases, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._closed = False
         log_build()
@@ -178,6 +190,7 @@ class PrefixCache:
         may_load: bool = True,
         reserve_tokens: int = 0,
         arriving: bool = False,
+        session: Hashable | None = None,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -195,6 +208,7 @@ class PrefixCache:
                 come: a window or a state that is not here does not shorten it. The lease has pages for the whole prompt, of
                 windows what its end needs. Fill them from `write_from` on, and `state_page`, and commit; see
                 `Lease.is_arriving`. Nothing is saved at `checkpoints`.
+            session: whose turn it is; it opens with its first request, or with `open_session`. See docs/sessions.md.
 
         Raises OutOfPagesError if there is no page for the running state or no room for the reserved tokens, InvalidKeyError for
         negative token ids, and LeaseError for other invalid arguments and after `close`. Nothing is changed then, except that
@@ -212,6 +226,8 @@ class PrefixCache:
             arriving = flag(arriving, "arriving", LeaseError)
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
+        if session is not None and not is_hashable(session):
+            raise LeaseError(f"a session's name must be hashable, not {session!r}")
         lease: Lease | None = None
         observers = self.counters.observers
         if observers.all:
@@ -232,6 +248,8 @@ class PrefixCache:
                 if ages is not None:
                     ages.let_go()
             self._book(lease, key, request)
+            opened = None if session is None else self.sessions.open(session)
+            self._leases.require(lease).begin_turn(self.sessions, opened)
             return lease
         except BaseException as error:
             if lease is not None and not lease.is_released:
@@ -289,6 +307,21 @@ class PrefixCache:
         finally:
             if ages is not None:
                 ages.let_go()
+
+    def open_session(self, name: Hashable, parent: Hashable | None = None) -> None:
+        """Open a session before its first request, as a part of another: a subagent's, say. It ends with that one at the
+        latest.
+
+        No effect if it is open. Raises LeaseError if it is part of another than `parent`. Cost: O(sessions above it).
+        """
+        self.sessions.open(name, parent)
+
+    def end_session(self, name: Hashable) -> None:
+        """A session has ended, and all that are part of it: what only they could go on from is evicted first. No effect for an
+        unknown one. Cost: O(nodes that only they could go on from, log n).
+        """
+        if is_hashable(name):
+            self.sessions.end(name)
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
         """Evict at least so many pages of each named pool, or as many as possible, and free them.
@@ -632,12 +665,3 @@ class PrefixCache:
 def _check_prompt(key: Key) -> None:
     if not isinstance(key, Key) or key.length == 0:
         raise LeaseError(f"a Key of at least one token is needed, not {key!r}")
-
-
-def is_hashable(name: object) -> bool:
-    """Whether a dictionary takes it as a name."""
-    try:
-        hash(name)
-    except TypeError:
-        return False
-    return True

@@ -37,3 +37,4 @@ class CacheTotals:
     duplicate_pages: int = total("pages freed at commit because the tree had their tokens")
     refused: int = total("calls that raised OutOfPagesError")
     loads: int = total("load backs started")
+    ended_sessions: int = total("sessions that have ended, or were unused for longest when too many were open")

@@ -45,6 +45,8 @@ SEEDS = st.integers(0, 1 << 20)
 MAX_TABLES = 20
 ABSURD: list[Any] = [-1, 1.5, float("nan"), float("inf"), True, None, "7", [7], 1 << 62, 1 << 70]
 
+SESSIONS = (None, "main", "side", "other")
+
 
 class CacheMachine(RuleBasedStateMachine):
     """A few requests at a time over pools that never suffice."""
@@ -131,7 +133,13 @@ class CacheMachine(RuleBasedStateMachine):
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
         before, dump = self.free_pages(), self.cache.tree.dump()
         try:
-            self.runner.start(tokens, rng.choice(["", "", "tenant"]), checkpoints, save_output=rng.random() < 0.7)
+            self.runner.start(
+                tokens,
+                rng.choice(["", "", "tenant"]),
+                checkpoints,
+                save_output=rng.random() < 0.7,
+                session=rng.choice(SESSIONS),
+            )
         except OutOfPagesError:
             assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
         else:
@@ -401,6 +409,17 @@ class CacheMachine(RuleBasedStateMachine):
         with pytest.raises(UnifiedTreeError):
             rng.choice(calls)()
         assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+
+    @rule(seed=SEEDS)
+    def end_session(self, seed: int) -> None:
+        """A session ends, at any moment; it frees nothing by itself."""
+        rng, before = Random(seed), self.free_pages()
+        self.cache.end_session(rng.choice(SESSIONS))
+        if rng.random() < 0.3:
+            name, parent = rng.sample(SESSIONS[1:], 2)
+            if self.cache.sessions.find(name) is None:
+                self.cache.open_session(name, parent)
+        assert self.free_pages() == before
 
     @rule(seed=SEEDS)
     def poll(self, seed: int) -> None:

@@ -320,6 +320,25 @@ def retired(state: TreeState, _locks: Locks) -> Iterator[str]:
             yield f"{node} was retired and is reached by nothing"
 
 
+def claims(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A claim is live as often as tips are there and live claims below, and its owner is not below that of a claim under it."""
+    for node in _nodes(state):
+        claim = node.claim
+        if claim is None:
+            if any(child.claim is not None and child.claim.node is not child for child in node.children()):
+                yield f"a claim under {node} is of another node"
+            continue
+        if claim.node is not node:
+            yield f"the claim of {node} is of {claim.node}"
+        below = [child.claim for child in node.children()]
+        live = claim.tips + sum(each is not None and each.live > 0 for each in below)
+        if claim.live != live:
+            yield f"the claim of {node} is live {claim.live} times, not {live}"
+        for each in below:
+            if each is None or claim.owner.nearest_above(each.owner) is not claim.owner:
+                yield f"under {node} is a claim of a stranger"
+
+
 LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     structure,
     shapes,
@@ -334,4 +353,5 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     boundaries,
     stranded,
     retired,
+    claims,
 )

@@ -29,6 +29,7 @@ class TreeSettings:
             namespaces have; 0 for none, and then no causes of misses. A policy that recognises by it who comes back has
             the default then.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
+        session_texts: how many texts of one session may go on at once; the one unused for longest is left to eviction.
         remembered_turns: from how many of the last requests the `density` policy learns, some 500 bytes each.
         revise_every: after so many requests the `density` policy learns anew, and before that after every 64.
         listed_places: how many places of one text are known where requests fork off; the one unused for longest is forgotten.
@@ -42,6 +43,7 @@ class TreeSettings:
     cost_steps: int = 64
     ghost_bytes: int = 64 << 20
     faded_ghosts: int = 1 << 16
+    session_texts: int = 8
     remembered_turns: int = 4096
     revise_every: int = 512
     listed_places: int = 16

@@ -156,6 +156,8 @@ def _book_victim(
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)
+    for hold in victim.holds:
+        hold.was_taken = True
     pool.went(victim, is_whole)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.spare or victim.copied)

@@ -382,6 +382,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             if ages is not None:
                 ages.used(value)
             value.touch(path_length, now)
+            value.demoted = False
             pools[i].touched(value)
     if boundary.length == 0 or not (state.layout.points or state.layout.windows):
         return
@@ -393,6 +394,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             if ages is not None:
                 ages.used(value)
             value.touch(boundary.length, now)
+            value.demoted = False
             pools[i].touched(value)
     for i, window in state.layout.owned_windows_on(tier):
         values = window_values(node, window.start(boundary.length), i, tier)
@@ -400,6 +402,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             ages.used(values[0])
         for value in values:
             value.touch(min(boundary.length, value.node.end), now)
+            value.demoted = False
             pools[i].touched(value)
 
 

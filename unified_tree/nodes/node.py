@@ -23,6 +23,7 @@ from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId
 
 if TYPE_CHECKING:
     from unified_tree.nodes.children import ChildIndex, SiblingPlace
+    from unified_tree.nodes.claim import Claim, Hold
     from unified_tree.nodes.effect import Effect
     from unified_tree.nodes.line import Eviction, Line
     from unified_tree.nodes.receipt import Receipt
@@ -47,6 +48,8 @@ class Value(Ranked):
         stranded: no boundary needs it.
         spare: it goes before all that is kept for a boundary: a window beside those that were asked for, or a state just behind
             another. Who resumes from it keeps it from then on.
+        demoted: a later turn supersedes it, or a hint demoted it; until it is used again.
+        holds: of hints that keep it; see Hold.
         copied: all its pages are on the other tier too.
         copying: the open transfers that copy it to the other tier, each different pages.
         locked_by: the receipts that lock this value, by serial number (all but `Path`, which counts).
@@ -61,7 +64,9 @@ class Value(Ranked):
         "copied",
         "copying",
         "created",
+        "demoted",
         "hits",
+        "holds",
         "locked_by",
         "locks",
         "marks",
@@ -94,6 +99,8 @@ class Value(Ranked):
         self.score = 0.0
         self.stranded = False
         self.spare = False
+        self.demoted = False
+        self.holds: tuple[Hold, ...] = ()
         self.copied = False
         self.copying: tuple[Effect, ...] = ()
         self.locked_by: dict[int, Receipt] | None = None
@@ -155,6 +162,7 @@ class Node:
         sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
         line: names its prefix for the memory of evictions; None without one.
         lost: windows and states that went from its end for good, one of each component, as a list; None for none.
+        claim: of the sessions that alone have used it; None without one.
         is_dirty, cursor, again: bookkeeping under way; see Resumability.
     """
 
@@ -162,6 +170,7 @@ class Node:
         "again",
         "child_count",
         "child_index",
+        "claim",
         "cursor",
         "device",
         "edge",
@@ -203,6 +212,7 @@ class Node:
         self.again = False
         self.line: Line | None = None
         self.lost: Lost | None = None
+        self.claim: Claim | None = None
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
         """Put a value, or a tombstone, in its place. Cost: O(components)."""
@@ -360,6 +370,8 @@ class NodeTable:
                     value.before = value.behind = value.above = None
                     value.copying = ()
                     value.locked_by = None
+                    value.holds = ()
+            node.claim = None
             node.device = node.host = ()
             node.parent = node.first_child = node.next_sibling = node.previous_sibling = node.cursor = None
             node.child_index = node.sibling_place = node.root = None

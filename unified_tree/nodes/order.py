@@ -289,7 +289,11 @@ STRANDED: Final = 0
 """No boundary (a length one can resume from) needs it."""
 SPARE: Final = 1
 """Only a branch in the middle of a prompt would need it; see `UnifiedTree.insert`."""
-COPIED: Final = 2
+LEFT: Final = 2
+"""Only an ended session could go on from it, a later turn supersedes it, or a hint demoted it."""
+COPIED: Final = 3
 """The other tier has it, too; only where a pool evicts such values first."""
-NEEDED: Final = 3
-URGENCIES: Final = 4
+NEEDED: Final = 4
+KEPT: Final = 5
+"""A hint retains it: it goes after all others."""
+URGENCIES: Final = 6

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.order import COPIED, NEEDED, SPARE, STRANDED, Order
+from unified_tree.nodes.order import COPIED, KEPT, LEFT, NEEDED, SPARE, STRANDED, Order
 from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import Guarded
 from unified_tree.state.page_set import MAX_PAGES, PageSet
@@ -118,11 +118,22 @@ class Pool:
         policy.placed(value)
 
     def urgency(self, value: Value) -> int:
-        """The class that precedes all ranks: STRANDED, then SPARE, then COPIED if `copied_first`, then the others."""
+        """The class that precedes all ranks: STRANDED, then SPARE, then LEFT, then COPIED if `copied_first`, then the others,
+        and KEPT last.
+        """
         if value.stranded:
             return STRANDED
         if value.spare:
             return SPARE
+        if value.holds:
+            for hold in value.holds:
+                if hold.keeps:
+                    return KEPT
+        if value.demoted:
+            return LEFT
+        claim = value.node.claim
+        if claim is not None and not claim.live:
+            return LEFT
         return COPIED if self.copied_first and value.copied else NEEDED
 
     def remove_evictable(self, value: Value) -> None:
@@ -132,6 +143,12 @@ class Pool:
     def reorder(self, value: Value) -> None:
         """Move a value whose rank may have changed, if it is in the order. Cost: O(log n)."""
         if value.is_placed:
+            self.order.discard(value)
+            self.add_evictable(value)
+
+    def reclass(self, value: Value) -> None:
+        """Move a value whose class may have changed, if it is in the order. Cost: O(1) if it has not, else O(log n)."""
+        if value.is_placed and value.urgency != self.urgency(value):
             self.order.discard(value)
             self.add_evictable(value)
 
@@ -163,7 +180,7 @@ class Pool:
     def touched(self, value: Value) -> None:
         """A value was used. Cost: as `reorder`."""
         self._policy.touched(value)
-        if value.is_placed and self._policy.by_use:
+        if value.is_placed and (self._policy.by_use or value.urgency != self.urgency(value)):
             self.order.discard(value)
             self.add_evictable(value)
 

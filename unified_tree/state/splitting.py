@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.nodes.children import attach, replace
+from unified_tree.nodes.claim import Claim
 from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
@@ -36,6 +37,9 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         assert length % state.page_size == 0
         piece = state.new_node(parent, edge[(parent.end - begin) * width : (length - begin) * width], length)
         piece.line = node.line
+        if node.claim is not None:
+            claim = piece.claim = Claim(node.claim.owner, piece)
+            claim.live = 1 if node.claim.live else 0
         pieces.append(piece)
         parent = piece
     replace(top, node, pieces[0], page_bytes)
@@ -114,7 +118,11 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     """Give `upper` its share of `value`."""
     half = Value(upper, value.component, value.tier, pages, value.created, value.priority)
     half.stranded, half.copied, half.was_read = value.stranded, value.copied, value.was_read
-    half.spare = value.spare
+    half.spare, half.demoted = value.spare, value.demoted
+    if value.holds and not state.layout.is_path[value.component]:
+        half.holds = value.holds
+        for hold in value.holds:
+            hold.values.append(half)
     if value.copying:
         _divide_copying(value, half)
     half.score, half.policy_state = value.score, value.policy_state

@@ -16,8 +16,10 @@ from unified_tree.declare.component_layout import ComponentLayout
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
+from unified_tree.nodes.claim import Claim, Claimant
 from unified_tree.nodes.node import Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
+from unified_tree.state.claims import pass_by
 from unified_tree.state.pool import Pool
 from unified_tree.state.resumability import Resumability
 from unified_tree.state.retiring import Retired
@@ -58,6 +60,7 @@ class TreeState:
         ages: of what is used and evicted; None likewise.
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
         arrival: what it answered to the request that arrived last.
+        claimant: the session whose nodes are being made; None for none.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -107,6 +110,7 @@ class TreeState:
         self.ghosts: Ghosts | None = None
         self.ages: Ages | None = None
         self.arrival: object = None
+        self.claimant: Claimant | None = None
         self._remember(time_s)
 
     def _remember(self, time_s: Callable[[], float]) -> None:
@@ -151,6 +155,12 @@ class TreeState:
     def grow(self, parent: Node, edge: bytes, end: int, last: int) -> Node:
         """A new leaf under a node that has no child that begins with the same page, of a text up to `last`. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
+        claimant, above = self.claimant, parent.claim
+        if claimant is not None:
+            pass_by(self, parent, claimant)
+            node.claim = Claim(claimant, node)
+        elif above is not None:  # whoever brings it has passed there, or will say so
+            node.claim = Claim(above.owner, node)
         page_bytes = self.first_page_bytes(node)
         attach(parent, node, page_bytes, self.settings.max_listed_children)
         if self.texts is not None:
@@ -187,6 +197,13 @@ class TreeState:
         on_host = node.host[component]
         if on_host is not None:  # the device value keeps the run of both
             value.run_pages = on_host.run_pages
+        other = on_host if tier is not HOST else node.device[component]
+        if other is not None:
+            value.demoted = tier is HOST and other.demoted
+            if other.holds:
+                value.holds = other.holds
+                for hold in other.holds:
+                    hold.values.append(value)
         node.set_value(component, tier, value)
         if node.lost is not None:
             lost = node.lost_of(component)
@@ -390,6 +407,8 @@ class TreeState:
         assert parent is not None and node.first_child is None
         if self.texts is not None:
             self.texts.remember(node, eviction, boundary_from)
+        if node.claim is not None:
+            self._move_tips(node.claim, parent.claim)
         self.retired.removed(node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
@@ -400,6 +419,30 @@ class TreeState:
             del self.roots[parent.name]
             if self.texts is not None:
                 self.texts.root_left(parent)
+
+    def _move_tips(self, claim: Claim, above: Claim | None) -> None:
+        """A claimed leaf is about to go: sessions that ended there go on from its parent. Cost: O(1)."""
+        claim.node = None
+        if above is not None:
+            claim.moved_to = above
+            above.tips += claim.tips
+            above.live += claim.tips - (1 if claim.live else 0)
+
+    def reclass(self, node: Node) -> None:
+        """The class of what a node has may have changed. Cost: O(components), and O(log n) for what has."""
+        for value in node.device:
+            if value is not None and value.is_placed:
+                self.device_pools[value.component].reclass(value)
+        if self.host_value_count:
+            for value in node.host:
+                if value is not None and value.is_placed:
+                    self.host_pools[value.component].reclass(value)
+
+    def set_demoted(self, value: Value, is_demoted: bool) -> None:
+        """Let a value go before those that others go on from, or no more."""
+        if value.demoted != is_demoted:
+            value.demoted = is_demoted
+            self.pools(value.tier)[value.component].reclass(value)
 
     def release(self) -> None:
         """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""

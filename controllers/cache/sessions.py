@@ -1,0 +1,199 @@
+"""Sessions: agents and conversations whose life the cache knows.
+
+A session is a name that requests carry. It may be part of another, as a subagent is. When it ends, so do its parts, and what
+only they could go on from is evicted first. A session's next turn does the same to the windows and states that it supersedes.
+The tree holds what this means for its values (`state.claims`); here are the names, and the turns that are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from unified_tree.nodes.claim import Claimant, Tip
+from unified_tree.state import claims
+from unified_tree.terms.errors import LeaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
+    from unified_tree.nodes.node import Node
+    from unified_tree.state.tree_state import TreeState
+
+
+class Session(Claimant):
+    """One open session.
+
+    Attributes:
+        name: as it was given.
+        parts: the sessions that are part of it and open.
+        turns: its turns that are under way.
+        is_open: it has not ended.
+    """
+
+    __slots__ = ("is_open", "name", "parts", "turns")
+
+    def __init__(self, name: Hashable, parent: Session | None) -> None:
+        super().__init__(parent)
+        self.name = name
+        self.parts: dict[Session, None] = {}
+        self.turns: dict[Turn, None] = {}
+        self.is_open = True
+
+
+class Turn:
+    """One request, as the sessions see it.
+
+    Args:
+        session: whose turn it is; None for a request without a session.
+        resumed: the length from which it runs.
+        least: how much of its text a prompt has that goes on from it.
+        supersedes: whether it does, or else everything stays.
+    """
+
+    __slots__ = ("_least", "_resumed", "_state", "_supersedes", "_tip", "session")
+
+    def __init__(self, state: TreeState, session: Session | None, resumed: int, least: int, *, supersedes: bool) -> None:
+        self._state = state
+        self.session = session
+        self._resumed = resumed
+        self._least = least
+        self._supersedes = supersedes
+        self._tip: Tip | None = None
+        if session is not None:
+            session.turns[self] = None
+
+    def published(self, node: Node, length: int, saved: int) -> None:
+        """It has published up to a node, of its prompt `length` tokens or more, and saved a window or state at most at `saved`.
+
+        Cost: O(nodes since the last time), and what `claims` says.
+        """
+        state, session = self._state, self.session
+        if session is None or not session.is_open:
+            claims.pass_by(state, node, session)
+        else:
+            tip = self._tip
+            if tip is None:
+                tip = self._tip = Tip(self._least)
+            claims.move_tip(state, tip, node, session)
+            if self in session.turns and length >= self._least:  # what it goes on from is known
+                del session.turns[self]
+                claims.add_tip(state, session, tip, node)
+        if self._supersedes and length >= self._least and saved > self._resumed:
+            self._supersedes = False
+            claims.supersede_above(state, node, self._resumed, saved)
+
+    def ended(self, node: Node | None) -> None:
+        """Its lease ends. What it has published of a prompt is a text of its own if the rest never came. Idempotent."""
+        session, tip = self.session, self._tip
+        if node is not None and (session is None or not session.is_open):
+            claims.pass_by(self._state, node, session)
+        if session is not None and self in session.turns:
+            del session.turns[self]
+            if tip is not None and node is not None:
+                claims.add_tip(self._state, session, tip, node)
+            elif tip is not None:
+                claims.drop_tip(self._state, tip)
+
+    def leave(self) -> None:
+        """Its session ends before it."""
+        if self._tip is not None:
+            claims.drop_tip(self._state, self._tip)
+
+
+class Sessions:
+    """The open sessions of one cache, by name, the one that was used last at the end.
+
+    Args:
+        state: of the tree.
+        counters: count the ended ones.
+        max_open: how many may be open; beyond, the one unused for longest ends.
+        infers: whether a request without a session supersedes what it resumed from, too.
+    """
+
+    __slots__ = ("_by_name", "_counters", "_infers", "_max_open", "_state")
+
+    def __init__(self, state: TreeState, counters: CacheCounters, max_open: int, *, infers: bool) -> None:
+        self._state = state
+        self._counters = counters
+        self._max_open = max_open
+        self._infers = infers
+        self._by_name: dict[Hashable, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_name.values())
+
+    def find(self, name: Hashable) -> Session | None:
+        """The open session of a name; None if there is none."""
+        return self._by_name.get(name)
+
+    def open(self, name: object, parent: object = None) -> Session:
+        """See PrefixCache.open_session."""
+        checked = session_name(name)
+        above = None if parent is None else session_name(parent)
+        session = self._by_name.get(checked)
+        if session is None:
+            if checked == above:
+                raise LeaseError(f"the session {checked!r} cannot be part of itself")
+            opened = None if above is None else self.open(above)
+            session = self._by_name[checked] = Session(checked, opened)
+            if opened is not None:
+                opened.parts[session] = None
+            self._use(session)
+            while len(self._by_name) > self._max_open:
+                self.end(next(iter(self._by_name)))
+            return session
+        holder = session.parent
+        if above is not None and (not isinstance(holder, Session) or holder.name != above):
+            was = f"part of {holder.name!r}" if isinstance(holder, Session) else "part of no other"
+            raise LeaseError(f"the session {checked!r} is {was}; it cannot become part of {above!r}")
+        self._use(session)
+        return session
+
+    def _use(self, session: Session) -> None:
+        """Move a session to the end, with those that it is part of. Cost: O(depth)."""
+        at: Claimant | None = session
+        while isinstance(at, Session):
+            del self._by_name[at.name]
+            self._by_name[at.name] = at
+            at = at.parent
+
+    def begin(self, session: Session | None, resumed: int, least: int, *, has_saves: bool) -> Turn:
+        """A request was admitted, as `Turn`."""
+        return Turn(self._state, session, resumed, least, supersedes=has_saves and (session is not None or self._infers))
+
+    def end(self, name: Hashable) -> None:
+        """See PrefixCache.end_session."""
+        ending = [] if (session := self._by_name.get(name)) is None else [session]
+        for each in ending:  # grows; parts end after those that they are part of, whose claims they may stand below
+            ending.extend(each.parts)
+        for each in reversed(ending):
+            each.is_open = False
+            for turn in each.turns:
+                turn.leave()
+            claims.leave_all(self._state, each)
+            each.turns, each.parts = {}, {}
+            del self._by_name[each.name]
+            self._counters.ended_sessions += 1
+        if session is not None and isinstance(session.parent, Session):
+            session.parent.parts.pop(session, None)
+
+
+def session_name(name: object) -> Hashable:
+    """A session's name, checked. Raises LeaseError."""
+    if name is None or not isinstance(name, Hashable) or not is_hashable(name):
+        raise LeaseError(f"a session's name must be hashable and not None, not {name!r}")
+    return name
+
+
+def is_hashable(name: object) -> bool:
+    """Whether a dictionary takes it as a name."""
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
