@@ -46,7 +46,7 @@ MAX_NAMESPACE_LABELS = 32
 OTHER_NAMESPACES = "(others)"
 OWN_LABELS = frozenset(
     ("answer", "cache_source", "call", "cause", "component", "detail", "direction", "le", "namespace", "outcome", "pool")
-) | {"reason", "source", "state", "tier"}
+) | {"reason", "source", "state", "tier", "verb"}
 """Labels that samples have besides the embedder's."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
@@ -105,6 +105,9 @@ class CacheCollector:
             ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
             yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
+        yield self._gauge("sessions", "sessions that have not ended", {(): stats.sessions})
+        ended: Samples = dict(stats.hints)
+        yield self._counter("hints", "hints that have ended, by what they asked for", ended, "verb", "outcome")
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
         yield from self._budgets({"device": stats.budget, "host": stats.host_budget})

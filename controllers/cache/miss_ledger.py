@@ -20,6 +20,7 @@ from unified_tree.misses.causes import (
 )
 from unified_tree.misses.miss import Miss, Misses, listed
 from unified_tree.misses.miss_cause import MissCause
+from unified_tree.nodes.order import KEPT, LEFT
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ DEVICE: Final = Tier.DEVICE
 SIZES: Final = 48
 MAX_NAMESPACES: Final = 256
 MAX_DETAILS: Final = 256
+HINTED: Final = {LEFT: "superseded, demoted, or of an ended session", KEPT: "kept by a hint, and its pool was in need"}
+"""Details of the evicted ones of two classes."""
 
 
 class MissLedger:
@@ -142,6 +145,8 @@ class MissLedger:
         eviction, detail = miss.eviction, miss.detail
         if eviction is not None:
             self._add_evicted(eviction, count)
+            if detail is None:
+                detail = HINTED.get(eviction.urgency)
         if code in (NEVER_SAVED, OTHER_WEIGHTS):
             of = (miss.code, detail, self._namespace)
             if of in self.namespaces or len(self.namespaces) < MAX_NAMESPACES:

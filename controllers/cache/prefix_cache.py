@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.build import log_build
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
+from unified_tree.controllers.cache.hints import Hints
 from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
@@ -76,6 +77,7 @@ class PrefixCache:
         settings: the tree's bounds.
         max_versions: how many namespaces can have their own weights version; see `invalidate`.
         max_sessions: how many sessions can be open; beyond that the one unused for longest ends.
+        max_hints: how many hints can be open; beyond that the oldest one expires.
         infer_sessions: whether a request without a session supersedes the windows and states that it went on from, as a
             session's next turn does; see docs/sessions.md.
         time_s: the clock by which evictions are remembered; see UnifiedTree.
@@ -109,6 +111,7 @@ class PrefixCache:
         settings: TreeSettings | None = None,
         max_versions: int = 16_384,
         max_sessions: int = 65_536,
+        max_hints: int = 4096,
         infer_sessions: bool = True,
         time_s: Callable[[], float] = coarse_monotonic_s,
     ) -> None:
@@ -163,6 +166,10 @@ class PrefixCache:
             integer(max_sessions, "max_sessions", ConfigurationError, minimum=1),
             infers=flag(infer_sessions, "infer_sessions", ConfigurationError),
         )
+        most = integer(max_hints, "max_hints", ConfigurationError, minimum=1)
+        self.hints = Hints(self, self.sessions, time_s, most)
+        self.sessions.watcher = self.hints.ended
+        self.device.relief = self.hints.relieve
         self._admission = Admission(self, resources, self._leases, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._closed = False
         log_build()
@@ -249,6 +256,8 @@ class PrefixCache:
                     ages.let_go()
             self._book(lease, key, request)
             opened = None if session is None else self.sessions.open(session)
+            if opened is not None:
+                self.hints.returned(opened)
             self._leases.require(lease).begin_turn(self.sessions, opened)
             return lease
         except BaseException as error:
@@ -418,6 +427,8 @@ class PrefixCache:
         self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
+        if len(self.hints):
+            self.hints.poll()
         if self.counters.observers.all:
             self.counters.observers.tell("polled")
 
@@ -616,6 +627,7 @@ class PrefixCache:
         if self.controller is not None:
             self.controller.drain()
             self._leases.follow_loads()
+            self.hints.poll()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -624,6 +636,7 @@ class PrefixCache:
         if self.controller is not None:
             self.controller.flush()
             self._leases.follow_loads()
+            self.hints.poll()
             if self.storage is not None:
                 self.storage.flush()
 
@@ -641,6 +654,7 @@ class PrefixCache:
             if self.controller is not None:
                 closing.callback(self._leases.end_loads)
                 closing.callback(self.controller.close)
+                closing.callback(self.hints.close)
             closing.callback(self.detach_storage)
 
     @property

@@ -7,7 +7,7 @@ The tree holds what this means for its values (`state.claims`); here are the nam
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from unified_tree.nodes.claim import Claimant, Tip
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.terms.tier import NodeId
 
 
 class Session(Claimant):
@@ -29,16 +30,19 @@ class Session(Claimant):
         name: as it was given.
         parts: the sessions that are part of it and open.
         turns: its turns that are under way.
+        last: the node up to which a turn published last; None for none. `least`: see Tip, of that turn.
         is_open: it has not ended.
     """
 
-    __slots__ = ("is_open", "name", "parts", "turns")
+    __slots__ = ("is_open", "last", "least", "name", "parts", "turns")
 
     def __init__(self, name: Hashable, parent: Session | None) -> None:
         super().__init__(parent)
         self.name = name
         self.parts: dict[Session, None] = {}
         self.turns: dict[Turn, None] = {}
+        self.last: NodeId | None = None
+        self.least = 0
         self.is_open = True
 
 
@@ -77,6 +81,7 @@ class Turn:
             if tip is None:
                 tip = self._tip = Tip(self._least)
             claims.move_tip(state, tip, node, session)
+            session.last, session.least = node.id, self._least
             if self in session.turns and length >= self._least:  # what it goes on from is known
                 del session.turns[self]
                 claims.add_tip(state, session, tip, node)
@@ -110,9 +115,12 @@ class Sessions:
         counters: count the ended ones.
         max_open: how many may be open; beyond, the one unused for longest ends.
         infers: whether a request without a session supersedes what it resumed from, too.
+
+    Attributes:
+        watcher: called with each session that ends; None for nobody.
     """
 
-    __slots__ = ("_by_name", "_counters", "_infers", "_max_open", "_state")
+    __slots__ = ("_by_name", "_counters", "_infers", "_max_open", "_state", "watcher")
 
     def __init__(self, state: TreeState, counters: CacheCounters, max_open: int, *, infers: bool) -> None:
         self._state = state
@@ -120,6 +128,7 @@ class Sessions:
         self._max_open = max_open
         self._infers = infers
         self._by_name: dict[Hashable, Session] = {}
+        self.watcher: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -179,6 +188,8 @@ class Sessions:
             each.turns, each.parts = {}, {}
             del self._by_name[each.name]
             self._counters.ended_sessions += 1
+            if self.watcher is not None:
+                self.watcher(each)
         if session is not None and isinstance(session.parent, Session):
             session.parent.parts.pop(session, None)
 

@@ -181,6 +181,8 @@ class CacheStats(CacheTotals):
         load_wait_s: how long callers waited for layers of loads.
         backed_up, loaded: completed copies.
         drops: operations that were dropped or failed, by reason.
+        sessions: how many are open.
+        hints: those that have ended, by verb and outcome; see `Hints`.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
         budget: the budget that the device pools share, None where each has a page count of its own. A pool's `total` is what it
             has and what it could have of free blocks, so it changes, and the totals do not add up. `host_budget` likewise.
@@ -204,6 +206,8 @@ class CacheStats(CacheTotals):
     backed_up: TransferStats
     loaded: TransferStats
     drops: Mapping[str, int]
+    sessions: int
+    hints: Mapping[tuple[str, str], int]
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
@@ -270,6 +274,8 @@ class CacheStats(CacheTotals):
             backed_up=TransferStats.of(counters.transfers[EffectKind.BACKUP]),
             loaded=TransferStats.of(counters.transfers[EffectKind.LOAD]),
             drops=dict(counters.drops),
+            sessions=len(cache.sessions),
+            hints=dict(counters.hints),
             pools=pools,
             host_pools=host_pools,
             budget=BudgetStats.of(cache.device),

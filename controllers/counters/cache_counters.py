@@ -36,6 +36,7 @@ class CacheCounters(CacheTotals):
     load_wait_ns: int = 0
     transfers: dict[EffectKind, TransferCounters] = field(init=False)
     drops: dict[str, int] = field(default_factory=dict)
+    hints: dict[tuple[str, str], int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
     observers: Observers = field(init=False)

@@ -81,6 +81,8 @@ class SharedTierPages(TierPages):
             if wanted > self.blocks.free:
                 self._evict_blocks(name, wanted - self.blocks.free)
         if wanted > self.blocks.free:
+            if self._is_relieved():
+                return self.reserve(needs)
             raise self._refusal(short[0], needs[short[0]], "but what could be evicted stands above what is locked")
 
     def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:
@@ -92,6 +94,8 @@ class SharedTierPages(TierPages):
             return []
         short = [name for name, count in needs.items() if count]
         if missing > self.shared.evictable_blocks - self._blocks_of(pinned):
+            if self._is_relieved():
+                return self.check(needs, pinned)
             largest = max(short, key=lambda name: needs[name] * self._page_blocks[name])
             raise self._refusal(largest, needs[largest], "the rest is locked, leased, on its way, or needed by the other pools")
         return short

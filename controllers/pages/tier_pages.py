@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -107,6 +107,7 @@ class TierPages(PageSource):
     Attributes:
         other_tier: the pools of the other tier, whose pages an eviction here may free; None without another tier.
         watcher: is told of every page that lands or is freed; None for nobody.
+        relief: called before a request is refused; whether it made pages evictable that were not. None for nobody.
     """
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
@@ -118,6 +119,7 @@ class TierPages(PageSource):
         self.allocators: dict[str, PageAllocator] = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
+        self.relief: Callable[[], bool] | None = None
         self._cuts = {c.name: least_cut(page_counts.get(c.name), tree.page_size) for c in owners}
 
     def landed(self, boundary: Boundary) -> None:
@@ -224,6 +226,8 @@ class TierPages(PageSource):
         self._evict(short, needs)
         for name in short:
             if self.allocators[name].free_pages < needs[name]:
+                if self._is_relieved():
+                    return self.reserve(needs)
                 raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
     def evict(self, needs: Mapping[str, int]) -> EvictResult:
@@ -243,8 +247,13 @@ class TierPages(PageSource):
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
             if needs[name] - self.allocators[name].free_pages > self._evictable(name) - pinned.get(name, 0):
+                if self._is_relieved():
+                    return self.check(needs, pinned)
                 raise self._refusal(name, needs[name], "the rest is locked, leased or on its way")
         return short
+
+    def _is_relieved(self) -> bool:
+        return self.relief is not None and self.relief()
 
     def fits(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> bool:
         """Whether each pool has so many free or evictable pages; for `pinned` see `check`. Cost: O(components)."""

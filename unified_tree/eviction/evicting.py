@@ -16,7 +16,6 @@ from unified_tree.lookup.matching import once_boundary_from
 from unified_tree.misses.causes import eviction_at
 from unified_tree.nodes.line import Eviction
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.order import SPARE
 from unified_tree.state.freed import Freed
 from unified_tree.state.resumability import covered_pages, run_holder
 from unified_tree.state.splitting import split
@@ -142,14 +141,13 @@ def _book_victim(
 ) -> Eviction | None:
     """Count a victim that is about to go, or to lose its end.
 
-    Returns what is remembered of it, which all victims of one pool in one call have in common, but for those that were of no or
-    little use and went before the others; None without a memory.
+    Returns what is remembered of it, which all victims of one class, pool and call have in common; None without a memory.
     """
     i, tier = victim.component, victim.tier
     pool = state.pools(tier)[i]
     ghosts, ages = state.ghosts, state.ages
     if ghosts is not None and ages is not None:
-        if eviction is None or eviction.urgency < victim.urgency <= SPARE or eviction.urgency <= SPARE < victim.urgency:
+        if eviction is None or eviction.urgency < victim.urgency:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
             eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages, victim, state.clock)
             pool.last_eviction = eviction

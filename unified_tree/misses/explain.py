@@ -9,7 +9,7 @@ from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import match, walk, window_gap
 from unified_tree.misses.causes import LOAD_REFUSED, misses
 from unified_tree.nodes.node import Node
-from unified_tree.nodes.order import SPARE, STRANDED
+from unified_tree.nodes.order import KEPT, LEFT, SPARE, STRANDED
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int)
         return "stranded, since no request can resume from it"
     if ranked.urgency == SPARE:
         return SPARE_SAID[component in state.layout.points]
+    if ranked.urgency == LEFT:
+        return "a later turn supersedes it, a hint demoted it, or only an ended session could go on from it"
+    if ranked.urgency == KEPT:
+        return "a hint keeps it, and nothing else was left to evict"
     return printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
 
 

@@ -138,9 +138,10 @@ def test_a_session_may_have_several_texts_at_once() -> None:
 
 def test_names_of_sessions_are_checked() -> None:
     cache = cache_of(STATES)
-    for name in ([], None, {}):
+    absurd: list[Any] = [[], None, {}]
+    for name in absurd:
         with pytest.raises(LeaseError):
-            cache.open_session(name)  # type: ignore[arg-type]
+            cache.open_session(name)
     with pytest.raises(LeaseError):
         cache.acquire(Key(np.arange(4)), session=[])  # type: ignore[arg-type]
     with pytest.raises(LeaseError):

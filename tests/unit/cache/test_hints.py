@@ -1,0 +1,183 @@
+"""Hints: what they keep, and how each of them ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_tree import Component, Key, LeaseError, Path, Point
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.host import HostTier, WritePolicy
+from unified_tree.controllers.transfer_engines import NullEngine
+
+STATES = [Component(name="full", coverage=Path()), Component(name="mamba", coverage=Point(), save_grid_tokens=4)]
+
+
+class Clock:
+    """A clock that only the test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cache_of(pages: int = 12, *, has_host: bool = False, **options: Any) -> PrefixCache:
+    host = None
+    if has_host:
+        host = HostTier(page_counts={}, engine=NullEngine(), write_policy=WritePolicy.WRITE_THROUGH)
+    return PrefixCache(STATES, 4, {"full": pages, "mamba": 8}, host=host, **options)
+
+
+def turn(cache: PrefixCache, tokens: Any, session: object = None) -> int:
+    prompt = np.asarray(tokens)
+    with cache.acquire(Key(prompt), session=session) as lease:
+        cache.allocate(lease, prompt.size)
+        for stop in (*lease.save_at, prompt.size):
+            if stop > lease.committed:
+                cache.commit(lease, stop, states={at: page for at, page in lease.save_pages.items() if at <= stop})
+        cached = lease.cached_tokens
+    cache.drain()
+    assert not cache.tree.check()
+    return cached
+
+
+def flood(cache: PrefixCache, count: int) -> None:
+    for i in range(count):
+        turn(cache, np.arange(1000 + 100 * i, 1017 + 100 * i))
+
+
+def outcomes(cache: PrefixCache) -> dict[str, int]:
+    return {f"{verb} {outcome}": count for (verb, outcome), count in cache.stats().hints.items()}
+
+
+@pytest.mark.parametrize("policy", ["density", "lru", "cost", "fifo"])
+def test_what_is_retained_outlives_a_flood_until_the_tool_returns(policy: str) -> None:
+    cache = cache_of(policy=policy)
+    turn(cache, np.arange(17), "agent")
+    assert cache.hints.retain("agent")
+    flood(cache, 5)
+    assert turn(cache, np.arange(25), "agent") == 16
+    assert outcomes(cache) == {"retain used": 1}
+    assert len(cache.hints) == 0
+
+
+def test_a_pool_in_need_takes_what_is_retained_and_says_so() -> None:
+    cache = cache_of(pages=5)
+    turn(cache, np.arange(17), "agent")
+    assert cache.hints.retain("agent")
+    flood(cache, 2)
+    assert turn(cache, np.arange(17), "agent") == 0
+    assert outcomes(cache) == {"retain taken": 1}
+    details = cache.stats().miss_details
+    assert any("hint" in detail for _, detail in details), details
+
+
+def test_a_time_that_is_over_ends_it() -> None:
+    clock = Clock()
+    cache = cache_of(time_s=clock)
+    turn(cache, np.arange(17), "agent")
+    assert cache.hints.retain("agent", seconds=5.0)
+    clock.now += 6.0
+    cache.poll()
+    assert outcomes(cache) == {"retain expired": 1}
+    flood(cache, 5)
+    assert turn(cache, np.arange(17), "agent") == 0
+
+
+def test_a_session_that_ends_was_kept_in_vain() -> None:
+    cache = cache_of()
+    turn(cache, np.arange(17), "agent")
+    cache.hints.retain("agent")
+    cache.hints.pin("agent")
+    cache.end_session("agent")
+    assert outcomes(cache) == {"retain vain": 1, "pin vain": 1}
+
+
+def test_a_pinned_prompt_stays_until_it_is_unpinned() -> None:
+    cache, key = cache_of(), Key(np.arange(16))
+    turn(cache, np.arange(17))
+    assert cache.hints.pin(key)
+    flood(cache, 5)
+    assert turn(cache, np.arange(17)) == 16
+    cache.hints.unpin(key)
+    cache.hints.unpin(key)
+    assert outcomes(cache) == {"pin used": 1}
+    flood(cache, 5)
+    assert turn(cache, np.arange(17)) == 0
+
+
+def test_what_is_demoted_goes_before_older_texts() -> None:
+    cache = cache_of()
+    turn(cache, np.arange(200, 217), "old")
+    turn(cache, np.arange(17), "agent")
+    assert cache.hints.demote("agent")
+    flood(cache, 1)
+    assert turn(cache, np.arange(200, 217), "old") == 16
+    assert turn(cache, np.arange(17), "agent") == 0
+    assert outcomes(cache) == {"demote taken": 1}
+
+
+def test_what_is_shared_does_not_end_with_its_session_and_is_not_superseded() -> None:
+    cache = cache_of(pages=40)
+    turn(cache, np.arange(17), "agent")
+    assert cache.hints.share(Key(np.arange(16)))
+    turn(cache, np.arange(33), "agent")
+    cache.end_session("agent")
+    for node in cache.tree.state.nodes:
+        assert (node.claim is None) == (node.end <= 16)
+        assert not any(value.demoted for value in node.device if value is not None and node.end == 16)
+    assert turn(cache, [*range(16), *range(300, 310)]) == 16
+    cache.hints.unpin(Key(np.arange(16)))
+    assert outcomes(cache) == {"share used": 1}
+
+
+def test_prefetch_brings_a_session_back_before_its_turn() -> None:
+    cache = cache_of(has_host=True)
+    turn(cache, np.arange(17), "agent")
+    flood(cache, 5)
+    cache.drain()
+    assert cache.tree.match_prefix(Key(np.arange(17)), limit=16).device.length == 0
+    assert cache.hints.prefetch("agent")
+    cache.drain()
+    assert cache.tree.match_prefix(Key(np.arange(17)), limit=16, touch=False).device.length == 16
+    with cache.acquire(Key(np.arange(25)), session="agent") as lease:
+        assert (lease.cached_tokens, lease.host_tokens) == (16, 0)
+    assert outcomes(cache) == {"prefetch used": 1}
+
+
+def test_a_prefetch_under_way_refuses_nobody() -> None:
+    cache = cache_of(pages=8, has_host=True)
+    turn(cache, np.arange(17), "agent")
+    flood(cache, 3)
+    cache.drain()
+    assert cache.hints.prefetch("agent")
+    with cache.acquire(Key(np.arange(500, 532))) as lease:
+        cache.allocate(lease, 32)
+    assert not cache.tree.check()
+    assert cache.stats().refused == 0
+
+
+def test_hints_about_nothing_are_refused_and_absurd_ones_raise() -> None:
+    cache = cache_of(max_hints=2)
+    for verb in (cache.hints.retain, cache.hints.pin, cache.hints.demote, cache.hints.share, cache.hints.prefetch):
+        assert not verb("unknown")
+    assert sum(cache.stats().hints.values()) == 5
+    turn(cache, np.arange(17), "agent")
+    absurd: list[Any] = [-1, 0, float("nan"), "7", [7]]
+    for seconds in absurd:
+        with pytest.raises(LeaseError):
+            cache.hints.retain("agent", seconds)
+    with pytest.raises(LeaseError):
+        cache.hints.pin([])  # type: ignore[arg-type]
+    with pytest.raises(LeaseError):
+        cache.hints.retain(Key(np.arange(4)))
+    assert not cache.hints.prefetch("agent"), "there is no host tier"
+    assert cache.hints.retain("agent")
+    assert cache.hints.pin("agent")
+    assert cache.hints.share("agent")
+    assert len(cache.hints) == 2
+    assert outcomes(cache)["retain expired"] == 1
+    cache.close()
