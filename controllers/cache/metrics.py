@@ -106,7 +106,7 @@ class CacheCollector:
             yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("sessions", "sessions that have not ended", {(): stats.sessions})
-        ended: Samples = dict(stats.hints)
+        ended: Samples = {(verb, outcome): count for (verb, outcome), count in stats.hints.items()}
         yield self._counter("hints", "hints that have ended, by what they asked for", ended, "verb", "outcome")
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})

@@ -82,7 +82,8 @@ class SharedTierPages(TierPages):
                 self._evict_blocks(name, wanted - self.blocks.free)
         if wanted > self.blocks.free:
             if self._is_relieved():
-                return self.reserve(needs)
+                self.reserve(needs)
+                return
             raise self._refusal(short[0], needs[short[0]], "but what could be evicted stands above what is locked")
 
     def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:

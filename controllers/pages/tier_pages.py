@@ -227,7 +227,8 @@ class TierPages(PageSource):
         for name in short:
             if self.allocators[name].free_pages < needs[name]:
                 if self._is_relieved():
-                    return self.reserve(needs)
+                    self.reserve(needs)
+                return
                 raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
     def evict(self, needs: Mapping[str, int]) -> EvictResult:
