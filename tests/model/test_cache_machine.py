@@ -138,7 +138,7 @@ class CacheMachine(RuleBasedStateMachine):
                 rng.choice(["", "", "tenant"]),
                 checkpoints,
                 save_output=rng.random() < 0.7,
-                session=rng.choice(SESSIONS),
+                session=Random(seed).choice(SESSIONS),
             )
         except OutOfPagesError:
             assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
@@ -411,21 +411,15 @@ class CacheMachine(RuleBasedStateMachine):
         assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
 
     @rule(seed=SEEDS)
-    def end_session(self, seed: int) -> None:
-        """A session ends, at any moment; it frees nothing by itself."""
-        rng, before = Random(seed), self.free_pages()
-        self.cache.end_session(rng.choice(SESSIONS))
-        if rng.random() < 0.3:
-            name, parent = rng.sample(SESSIONS[1:], 2)
-            if self.cache.sessions.find(name) is None:
-                self.cache.open_session(name, parent)
-        assert self.free_pages() == before
-
-    @rule(seed=SEEDS)
     def poll(self, seed: int) -> None:
         """Time passes, and what has ended meanwhile is applied."""
         self.clock.advance(Random(seed).choice([0, 20_000, 100_000, 2_000_000]))
         self.cache.poll()
+        session, hints = SESSIONS[1 + seed % 3], self.cache.hints
+        if seed % 7 == 0:
+            self.cache.end_session(session)
+        elif seed % 7 < 5:
+            [hints.retain, hints.pin, hints.demote, hints.share, hints.prefetch][seed // 7 % 5](session)
 
     @rule(seed=SEEDS)
     def burst(self, seed: int) -> None:
