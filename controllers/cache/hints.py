@@ -183,20 +183,24 @@ class Hints:
             found = match(state, target, target.length, touch=False).reachable
             node = state.nodes.get(found.node) if found.length else None
             return [] if node is None else [node]
-        if target is None or target.last is None:
+        if target is None:
             return []
-        at = state.nodes.get(target.last)
-        while at is not None and at.parent is not None and not at.resumable and state.layout.is_gated:
-            at = at.parent
-        nodes: list[Node] = []
+        nodes: dict[Node, None] = {}
+        if target.last is not None:
+            self._add_ends(nodes, state.nodes.get(target.last), target.least)
+        for tip in reversed(target.tips):
+            self._add_ends(nodes, claims.tip_node(tip), tip.least)
+        return list(nodes)
+
+    def _add_ends(self, nodes: dict[Node, None], at: Node | None, least: int) -> None:
+        """The boundaries of a text from its end up to where its last prompt ended: the next turn resumes at one of them."""
+        is_gated = self._cache.tree.state.layout.is_gated
         while at is not None and at.parent is not None:
-            nodes.append(at)
-            if not state.layout.is_gated or at.end <= target.least:
-                break
+            if at.resumable or not is_gated:
+                nodes[at] = None
+                if at.end <= least or not is_gated:
+                    return
             at = at.parent
-            while at is not None and at.parent is not None and not at.resumable:
-                at = at.parent
-        return nodes
 
     # -- prefetches
 

@@ -117,7 +117,11 @@ class Arguments:
     def settings(self) -> ServerSettings:
         """The server."""
         names = ("concurrency", "chunk_tokens", "step_ms", "time_scale")
-        return ServerSettings(prefill_flops_per_s=self._prefill_flops(), **{name: self._given[name] for name in names})
+        return ServerSettings(
+            prefill_flops_per_s=self._prefill_flops(),
+            names_sessions=bool(self._given["sessions"]),
+            **{name: self._given[name] for name in names},
+        )
 
     def _prefill_flops(self) -> float | None:
         """FLOP/s of all ranks together; None where latency is not modelled."""

@@ -193,6 +193,12 @@ GROUPS: dict[str, list[click.Option]] = {
             "What times of sub-agents count from.  [default: what the trace shows]",
         ),
         _option("--tokenizer", FILE, "A tokenizer.json, for a trace of texts.  [default: a token a byte]"),
+        _option(
+            "--sessions",
+            None,
+            "Tell the cache of the trace's sessions: each ends with its last turn, and is retained between turns.",
+            is_flag=True,
+        ),
         _option("--session-gap-s", Number(min=0, max=1e9), "Mean time between two sessions' starts.", 30.0),
         _option("--seed", SEED, "Of the built-in workload and of sessions' starts.", 0),
         *(

@@ -1,4 +1,7 @@
-"""No hint makes a request fail that would have been admitted without it: two caches serve the same, and one of them gets hints."""
+"""No hint makes a request fail that would have been admitted without it.
+
+Two caches serve the same, and one of them gets hints.
+"""
 
 from __future__ import annotations
 

@@ -154,12 +154,15 @@ def _changed(state: TreeState, claim: Claim) -> Claim | None:
 
 def supersede_above(state: TreeState, node: Node | None, length: int, later: int) -> None:
     """A turn that resumed from `length`, on the path to a node, has saved what the next one resumes from at `later`: windows
-    and states up to there go before all others from now on, on both tiers, but for those that were branched from.
+    and states before `length` go first from now on, on both tiers, but for those that were branched from. What it resumed from
+    itself stays a turn longer, since a prompt may step back by a turn.
 
     Cost: O(nodes up to the turn before), at most the setting `cost_steps` behind `length`.
     """
     below: Node | None = None
     while node is not None and node.end > length:
+        below, node = node, node.parent
+    if node is not None and node.parent is not None and node.resumable:  # a prompt may step back once
         below, node = node, node.parent
     for _ in range(state.settings.cost_steps):
         if node is None or node.parent is None or (below is not None and _is_branch(node, below)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
+from unified_tree.controllers.cache.hints import Outcome
 from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, ColumnFamily, pool_verdicts
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
 from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Cell, Mark, shown_rows, table_of
@@ -95,6 +96,7 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
         if lines:
             print_table(console, headings, [list(map(_cell, line)) for line in lines], title=section.title)
             console.print()
+    _print_hints(console, rows)
     for verdict in pool_verdicts(rows):
         console.print(verdict)
     if plan.settings.prefill_flops_per_s is not None:
@@ -103,6 +105,18 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
         if row.policy in REFERENCES:
             _print_about(console, row.policy, REFERENCES[row.policy], "dim")
     console.print("What each figure means: unified-tree columns")
+
+
+def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:
+    """How the hints of each row ended, by verb; nothing without any."""
+    lines = []
+    for row in rows:
+        for verb in sorted({verb for verb, _ in row.cache.hints}):
+            counts = [f"{row.cache.hints.get((verb, outcome.value), 0):,}" for outcome in Outcome]
+            lines.append([Text(each) for each in (row.policy, verb, *counts)])
+    if lines:
+        print_table(console, ["policy", "hint", *(outcome.value for outcome in Outcome)], lines, title="How hints ended")
+        console.print()
 
 
 def _cell(cell: Cell) -> Text:

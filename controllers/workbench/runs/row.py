@@ -20,7 +20,7 @@ from unified_tree.controllers.workbench.runs.row_tiers import RowTiers, stand_up
 from unified_tree.controllers.workbench.server.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.workbench.server.server import Server
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock
-from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+from unified_tree.controllers.workbench.server.timed_cache import TimedCache, TracedSessions
 from unified_tree.controllers.workbench.server.traffic import Traffic
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.memory.archive import Archive
@@ -97,7 +97,8 @@ def _replay(
             progress = _followed(inspector, progress)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
-        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in)
+        sessions = TracedSessions(workload) if plan.settings.names_sessions else None
+        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in, sessions)
         fetches = _fetches(clock, timed, tiers, link)
         traffic = Traffic(timed, clock, tiers.engine, fetches)
         Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()

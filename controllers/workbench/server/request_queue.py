@@ -93,6 +93,7 @@ class RequestQueue:
     def end(self, entry: ServedRequest, *, rejected: bool) -> None:
         """The request is over, and the next turn of its chain may come."""
         self._traffic.fetches.release(entry)
+        self._cache.ended(entry)
         following = self._arrivals.after(entry.request)
         if following is not None:
             self._arrive(ServedRequest(following, self._clock.step))

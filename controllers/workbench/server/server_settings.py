@@ -229,6 +229,7 @@ class ServerSettings:
         prefill_flops_per_s: what the hardware computes of prompts, all ranks together, and then no step computes more of them;
             None for `chunk_tokens` whatever they cost.
         time_scale: arrival times are multiplied by it; 0.5 is twice the load, 0 has every request arrive at once.
+        names_sessions: whether requests carry the trace's sessions, which end with their last turn and are retained between.
     """
 
     concurrency: int = 32
@@ -236,6 +237,7 @@ class ServerSettings:
     step_ms: float = 20.0
     time_scale: float = 1.0
     prefill_flops_per_s: float | None = None
+    names_sessions: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.chunk_tokens < 1:

@@ -6,6 +6,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.workbench.server.served_request import ServedRequest
     from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
-    from unified_tree.controllers.workbench.traces.workload import Int64s
+    from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
 
 
 class Stopwatch:
@@ -33,6 +34,35 @@ class Stopwatch:
         self.ns += perf_counter_ns() - self._start_ns
 
 
+class TracedSessions:
+    """The sessions of a workload, as an engine would tell its cache of them: a chain of requests is one.
+
+    Args:
+        workload: whose requests know their chains.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self, workload: Workload) -> None:
+        self._last = {request.chain: request.index for request in workload.requests}
+
+    def begin(self, cache: PrefixCache, request: Request) -> int | None:
+        """The session of a request, opened as a part of its parent's; None for a request on its own."""
+        if request.chain == NO_CHAIN:
+            return None
+        if cache.sessions.find(request.chain) is None:
+            parent = request.parent_chain
+            cache.open_session(request.chain, parent if cache.sessions.find(parent) is not None else None)
+        return request.chain
+
+    def end(self, cache: PrefixCache, request: Request) -> None:
+        """A request is over."""
+        if request.index == self._last.get(request.chain):
+            cache.end_session(request.chain)
+        elif cache.sessions.find(request.chain) is not None:
+            cache.hints.retain(request.chain)
+
+
 class TimedCache:
     """The calls of a scheduler. What the library itself takes goes to each request's stopwatch; building its key counts, too.
 
@@ -42,13 +72,14 @@ class TimedCache:
         max_tokens: a longer sequence never fits; None for no limit.
         room: how many tokens of path so many blocks of a shared budget hold.
         grown: called when a lease has got pages; that is when running requests hold most.
+        sessions: of the workload, for a cache that is told of them; None for one that is not.
 
     Attributes:
         polled: the time in `poll` and `prefetched`, which are no one request's.
         pools: what of the cache's pools is in use.
     """
 
-    __slots__ = ("_grown", "_pages", "_room", "cache", "max_tokens", "polled", "pools")
+    __slots__ = ("_grown", "_pages", "_room", "_sessions", "cache", "max_tokens", "polled", "pools")
 
     def __init__(
         self,
@@ -57,6 +88,7 @@ class TimedCache:
         max_tokens: int | None = None,
         grown: Callable[[], None] | None = None,
         room: Callable[[int], int] | None = None,
+        sessions: TracedSessions | None = None,
     ) -> None:
         self.cache = cache
         self.max_tokens = max_tokens
@@ -65,6 +97,7 @@ class TimedCache:
         self._pages = pages
         self._grown = grown
         self._room = room
+        self._sessions = sessions
 
     def fits(self, entry: ServedRequest) -> bool:
         """Whether prompt and answer can ever fit."""
@@ -101,13 +134,21 @@ class TimedCache:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
         request = entry.request
         with entry.spent:
+            session = None if self._sessions is None else self._sessions.begin(self.cache, request)
             return self.cache.acquire(
                 Key(prompt),
                 checkpoints,
                 priority=request.priority,
                 save_output=request.answer_runs is not None,
                 request=request.index if named else None,
+                session=session,
             )
+
+    def ended(self, entry: ServedRequest) -> None:
+        """The request is over: with its last turn a session ends, and else its tool runs."""
+        if self._sessions is not None:
+            with entry.spent:
+                self._sessions.end(self.cache, entry.request)
 
     def resumed(self, entry: ServedRequest) -> None:
         """What the entry's lease resumes from is on device."""

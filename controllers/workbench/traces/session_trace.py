@@ -26,7 +26,7 @@ from unified_tree.controllers.workbench.traces.block_ids import BlockLists
 from unified_tree.controllers.workbench.traces.clock import Clock
 from unified_tree.controllers.workbench.traces.starts import Starts
 from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.workload import Request, Workload
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,6 +45,7 @@ class _Turn:
     output_tokens: int
     block_tokens: int
     chain: int
+    parent_chain: int
     runs: Int64s | None = None
 
     def request(self, index: int, arrival_s: float) -> Request:
@@ -58,6 +59,7 @@ class _Turn:
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
             chain=self.chain,
+            parent_chain=self.parent_chain,
         )
 
 
@@ -101,9 +103,11 @@ class _Reader:
     def read_session(self, session: Record, scope: _Scope) -> None:
         block_tokens = self.options.block_tokens or session.integer("block_size", minimum=1)
         self.block_sizes.add(block_tokens)
-        self._read_agent(session, block_tokens, scope, 0.0, 0.0)
+        self._read_agent(session, block_tokens, scope, 0.0, 0.0, NO_CHAIN)
 
-    def _read_agent(self, agent: Record, block_tokens: int, scope: _Scope, own_s: float, agent_s: float) -> None:
+    def _read_agent(
+        self, agent: Record, block_tokens: int, scope: _Scope, own_s: float, agent_s: float, parent_chain: int
+    ) -> None:
         """The turns of an agent that starts at `own_s` by the clock of the one that holds it, `agent_s` by their sum."""
         chain = self.chain_count
         self.chain_count += 1
@@ -112,7 +116,7 @@ class _Reader:
                 self.agent_count += 1
                 at_s = self.clock.seconds(entry, "t")
                 self.has_early_turns |= at_s < own_s
-                self._read_agent(entry, block_tokens, scope, at_s, agent_s + at_s)
+                self._read_agent(entry, block_tokens, scope, at_s, agent_s + at_s, chain)
             elif not self.is_full:
                 turn = _Turn(
                     at_s=self.clock.seconds(entry, "t"),
@@ -121,6 +125,7 @@ class _Reader:
                     output_tokens=entry.integer("out"),
                     block_tokens=block_tokens,
                     chain=chain,
+                    parent_chain=parent_chain,
                 )
                 scope.blocks.add(entry)
                 scope.turns.append(turn)

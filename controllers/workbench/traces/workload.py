@@ -42,6 +42,7 @@ class Request:
             on from it; else its tokens are nobody else's.
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
+        parent_chain: that of the agent that started this one, as a subagent; `NO_CHAIN` for none.
         checkpoints: lengths at which later prompts are known to branch off; None for the end of what they can share.
     """
 
@@ -53,6 +54,7 @@ class Request:
     output_tokens: int
     priority: int = 0
     chain: int = NO_CHAIN
+    parent_chain: int = NO_CHAIN
     answer_runs: Int64s | None = None
     checkpoints: tuple[int, ...] | None = None
 

@@ -125,6 +125,7 @@ def test_what_is_shared_does_not_end_with_its_session_and_is_not_superseded() ->
     turn(cache, np.arange(17), "agent")
     assert cache.hints.share(Key(np.arange(16)))
     turn(cache, np.arange(33), "agent")
+    turn(cache, np.arange(49), "agent")
     cache.end_session("agent")
     for node in cache.tree.state.nodes:
         assert (node.claim is None) == (node.end <= 16)

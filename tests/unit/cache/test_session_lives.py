@@ -58,9 +58,12 @@ def test_the_next_turn_supersedes_what_it_resumed_from(
     turn(cache, np.arange(17), session)
     assert not left_at(cache, 16, component)
     assert turn(cache, np.arange(41), session) == 16
+    assert not left_at(cache, 16, component), "a prompt may step back once"
+    assert turn(cache, np.arange(65), session) == 40
     assert left_at(cache, 16, component)
     assert left_at(cache, 16, component, Tier.HOST)
     assert not left_at(cache, 40, component)
+    assert not left_at(cache, 64, component)
 
 
 @pytest.mark.parametrize("session", ["agent", None])
@@ -69,6 +72,7 @@ def test_what_was_branched_from_before_stays(session: str | None) -> None:
     turn(cache, np.arange(17), session)
     assert turn(cache, [*range(16), *range(100, 116)], "other") == 16
     assert turn(cache, np.arange(41), session) == 16
+    assert turn(cache, np.arange(65), session) == 40
     assert not left_at(cache, 16, "mamba")
 
 
@@ -76,6 +80,7 @@ def test_who_branches_off_later_may_still_do_so_and_keeps_it_from_then_on() -> N
     cache = cache_of(STATES)
     turn(cache, np.arange(17), "agent")
     turn(cache, np.arange(41), "agent")
+    turn(cache, np.arange(65), "agent")
     assert left_at(cache, 16, "mamba")
     assert turn(cache, [*range(16), *range(100, 116)]) == 16
     assert not left_at(cache, 16, "mamba")
@@ -85,6 +90,7 @@ def test_superseding_can_be_left_to_those_who_say_so() -> None:
     cache = cache_of(STATES, infer_sessions=False)
     turn(cache, np.arange(17))
     turn(cache, np.arange(41))
+    turn(cache, np.arange(65))
     assert not left_at(cache, 16, "mamba")
 
 
@@ -98,7 +104,6 @@ def test_an_answer_that_the_next_prompt_does_not_repeat_is_left() -> None:
     assert turn(cache, np.arange(41), "agent") == 16
     assert left_at(cache, 28, "full")
     assert left_at(cache, 28, "swa")
-    assert left_at(cache, 16, "swa")
 
 
 def test_a_session_ends_with_all_that_are_part_of_it() -> None:

@@ -1,0 +1,202 @@
+"""`python -m benches.studies.sessions TRACE`: how many agents at once does a memory serve, with and without hints of sessions?
+
+Question: on agents' sessions with their own pauses and subagents (kv-cache-tester's format), for a model with a linear state,
+what share of the prompt tokens is hit when so many sessions run at once, each followed by another when it ends? `today` knows
+nothing of sessions; `inferred` supersedes what each request resumed from; `hints` also names sessions, ends them, and retains
+what the next turn resumes from. Returns are the turns after a pause of 30 s or more. Each block of the trace is one token here,
+with the bytes of a block; a state takes as much as 48 blocks, about as in Qwen3-Next-80B; both live in one budget. Silent on:
+host memory, stores, waiting (a request runs as long as it did in the trace), and answers, whose tokens the trace does not have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+
+from unified_tree import BlockBudget, Component, Key, OutOfPagesError, Path, Point
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache import Lease
+from unified_tree.controllers.workbench.traces.workload import expand_runs
+
+STATE_BLOCKS = 48
+PAUSE_S = 30.0
+RETRY_S = 1.0
+OWN = 1 << 40
+ARMS = ("today", "inferred", "hints")
+
+
+@dataclass(slots=True)
+class Agent:
+    """One agent: its turns, and the subagents that it starts.
+
+    Attributes:
+        turns: of each the pause before it, how long it ran, and its blocks as runs.
+        parts: subagents, by the turn before which they start.
+    """
+
+    number: int
+    parent: int | None
+    base: int
+    turns: list[tuple[float, float, Any]] = field(default_factory=list)
+    parts: list[tuple[int, Agent]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was served."""
+
+    prompt: int = 0
+    hit: int = 0
+    returned: int = 0
+    returned_hit: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Hit tokens of all."""
+        return self.hit / max(1, self.prompt)
+
+
+def agents(path: File, most: int) -> list[Agent]:
+    """The first sessions of a trace."""
+    found, count, base = [], 0, 0
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            if len(found) == most:
+                break
+            numbers: list[Agent] = []
+            agent = _agent(json.loads(line), None, base, count, numbers)
+            found.append(agent)
+            count += len(numbers)
+            base += 1 + max(
+                (int((runs[::2] + runs[1::2]).max()) for each in numbers for *_, runs in each.turns if runs.size), default=0
+            )
+    return found
+
+
+def _agent(fields: dict[str, Any], parent: int | None, base: int, count: int, numbers: list[Agent]) -> Agent:
+    agent = Agent(count + len(numbers), parent, base)
+    numbers.append(agent)
+    ended = 0.0
+    for entry in fields["requests"]:
+        if "requests" in entry:
+            agent.parts.append((len(agent.turns), _agent(entry, agent.number, base, count, numbers)))
+            continue
+        ran = float(entry.get("api_time") or 1.0)
+        agent.turns.append((max(0.0, entry["t"] - ended), ran, np.array(entry["hash_runs"], np.int64)))
+        ended = entry["t"] + ran
+    return agent
+
+
+def serve(
+    sessions: list[Agent], at_once: int, block_count: int | None, arm: str, policy: str, states: int | None = None
+) -> Tally:
+    """Run the sessions, so many at once.
+
+    Args:
+        states: how many the memory has room for, and so many blocks beside; None for one budget of both.
+    """
+    kinds = [
+        Component(name="full", coverage=Path(), page_bytes=1),
+        Component(name="mamba", coverage=Point(), save_grid_tokens=1, page_bytes=STATE_BLOCKS),
+    ]
+    budget = None
+    counts = None if states is None or block_count is None else {"full": block_count, "mamba": states}
+    if block_count is not None and counts is None:
+        budget = BlockBudget(block_count=block_count, block_bytes=1, page_blocks={"full": 1, "mamba": STATE_BLOCKS})
+    cache = PrefixCache(kinds, 1, counts, budget=budget, policy=policy, infer_sessions=arm != "today")
+    tally, events, order = Tally(), list[tuple[float, int, Agent, int, Lease | None]](), 0
+    waiting = iter(sessions)
+
+    def start(agent: Agent, at_s: float) -> None:
+        nonlocal order
+        order += 1
+        first = agent.turns[0][0] if agent.parent is not None and agent.turns else 0.0
+        heappush(events, (at_s + first, order, agent, 0, None))
+
+    for _ in range(at_once):
+        agent = next(waiting, None)
+        if agent is not None:
+            start(agent, 0.0)
+    while events:
+        now, _, agent, at, lease = heappop(events)
+        if lease is not None:
+            cache.release(lease)
+            at += 1
+            if arm == "hints":
+                cache.hints.retain(agent.number)
+        if at >= len(agent.turns):
+            if arm == "hints":
+                cache.end_session(agent.number)
+            following = next(waiting, None) if agent.parent is None else None
+            if following is not None:
+                start(following, now)
+            continue
+        pause, ran, runs = agent.turns[at]
+        if lease is not None:
+            order += 1
+            heappush(events, (now + pause, order, agent, at, None))
+            continue
+        for before, part in agent.parts:
+            if before == at:
+                start(part, now)
+        agent.parts = [each for each in agent.parts if each[0] != at]
+        admitted = _admit(cache, agent, expand_runs(runs) + agent.base, arm, order)
+        order += 1
+        if admitted is None:
+            heappush(events, (now + RETRY_S, order, agent, at, None))
+            continue
+        tally.prompt += admitted.prompt_tokens
+        tally.hit += admitted.cached_tokens
+        if pause >= PAUSE_S and at:
+            tally.returned += admitted.prompt_tokens
+            tally.returned_hit += admitted.cached_tokens
+        heappush(events, (now + ran, order, agent, at, admitted))
+    return tally
+
+
+def _admit(cache: PrefixCache, agent: Agent, blocks: Any, arm: str, number: int) -> Lease | None:
+    """A lease whose prompt is computed and published; None if there is no room."""
+    prompt, session = np.append(blocks, OWN + number), None
+    if arm == "hints":
+        session = agent.number
+        if agent.parent is not None and cache.sessions.find(session) is None:
+            cache.open_session(session, agent.parent if cache.sessions.find(agent.parent) is not None else None)
+    try:
+        lease = cache.acquire(Key(prompt), [blocks.size], save_output=False, session=session, reserve_tokens=prompt.size)
+    except OutOfPagesError:
+        return None
+    if blocks.size > lease.cached_tokens:
+        cache.commit(lease, blocks.size, states={at: page for at, page in lease.save_pages.items() if at <= blocks.size})
+    return lease
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=File)
+    parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--blocks", type=int, default=36_000)
+    parser.add_argument("--states", type=int, help="states in a pool of their own; by default both share one budget")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[8, 12, 16, 20, 24, 32, 48])
+    parser.add_argument("--policies", nargs="+", default=["density", "lru"])
+    given = parser.parse_args()
+    print(f"first {given.sessions} sessions; {given.blocks:,} blocks; share of prompt tokens hit (of those after pauses)")
+    print("| policy | sessions at once | unbounded | " + " | ".join(ARMS) + " |", flush=True)
+    for policy in given.policies:
+        for at_once in given.at_once:
+            cells = []
+            for arm, blocks in (("today", None), *((arm, given.blocks) for arm in ARMS)):
+                tally = serve(agents(given.trace, given.sessions), at_once, blocks, arm, policy, given.states)
+                cells.append(f"{tally.rate:.1%} ({tally.returned_hit / max(1, tally.returned):.1%})")
+            print(f"| {policy} | {at_once} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
