@@ -2,10 +2,11 @@
 
 Question: on agents' sessions with their own pauses and subagents (kv-cache-tester's format), for a model with a linear state,
 what share of the prompt tokens is hit when so many sessions run at once, each followed by another when it ends? `today` knows
-nothing of sessions; `inferred` supersedes what each request resumed from; `hints` also names sessions, ends them, and retains
-what the next turn resumes from. Returns are the turns after a pause of 30 s or more. Each block of the trace is one token here,
-with the bytes of a block; a state takes as much as 48 blocks, about as in Qwen3-Next-80B; both live in one budget. Silent on:
-host memory, stores, waiting (a request runs as long as it did in the trace), and answers, whose tokens the trace does not have.
+nothing of sessions; `inferred` supersedes what came before the state that a request resumed from; `named` also names sessions
+and subagents, and ends them; `retained` also retains each between its turns. Returns are the turns after a pause of 30 s or
+more. Each block of the trace is a token here, with the bytes of a block. A state takes as much as 48 blocks, about as in
+Qwen3-Next-80B; both live in one budget, or states in a pool of their own. Silent on: host memory, stores, waiting (a request
+runs as long as it did in the trace), and answers, whose tokens the trace does not have.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STATE_BLOCKS = 48
 PAUSE_S = 30.0
 RETRY_S = 1.0
 OWN = 1 << 40
-ARMS = ("today", "inferred", "hints")
+ARMS = ("today", "inferred", "named", "retained")
 
 
 @dataclass(slots=True)
@@ -65,7 +66,8 @@ class Tally:
 
 def agents(path: File, most: int) -> list[Agent]:
     """The first sessions of a trace."""
-    found, count, base = [], 0, 0
+    found: list[Agent] = []
+    count = base = 0
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             if len(found) == most:
@@ -129,10 +131,10 @@ def serve(
         if lease is not None:
             cache.release(lease)
             at += 1
-            if arm == "hints":
+            if arm == "retained":
                 cache.hints.retain(agent.number)
         if at >= len(agent.turns):
-            if arm == "hints":
+            if arm in ("named", "retained"):
                 cache.end_session(agent.number)
             following = next(waiting, None) if agent.parent is None else None
             if following is not None:
@@ -164,7 +166,7 @@ def serve(
 def _admit(cache: PrefixCache, agent: Agent, blocks: Any, arm: str, number: int) -> Lease | None:
     """A lease whose prompt is computed and published; None if there is no room."""
     prompt, session = np.append(blocks, OWN + number), None
-    if arm == "hints":
+    if arm in ("named", "retained"):
         session = agent.number
         if agent.parent is not None and cache.sessions.find(session) is None:
             cache.open_session(session, agent.parent if cache.sessions.find(agent.parent) is not None else None)

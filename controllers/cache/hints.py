@@ -189,7 +189,8 @@ class Hints:
         if target.last is not None:
             self._add_ends(nodes, state.nodes.get(target.last), target.least)
         for tip in reversed(target.tips):
-            self._add_ends(nodes, claims.tip_node(tip), tip.least)
+            if tip.turns > 1:  # a text of one turn is hardly gone on with behind others
+                self._add_ends(nodes, claims.tip_node(tip), tip.least)
         return list(nodes)
 
     def _add_ends(self, nodes: dict[Node, None], at: Node | None, least: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path as FilePath
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def composition(window: int | None = None) -> Composition:
 
 
 def plan_of(workload: Workload, window: int | None, device_pages: int, **settings: int) -> Plan:
-    given = {"concurrency": 2, "chunk_tokens": 512, **settings}
+    given: dict[str, Any] = {"concurrency": 2, "chunk_tokens": 512, **settings}
     return Plan(
         workload=workload,
         composition=composition(window),

@@ -44,13 +44,15 @@ class Tip:
     Attributes:
         claim: of the node; see `Claim.moved_to`. None where strangers pass, who may go on from there.
         least: a prompt that has so many tokens of it goes on from it.
+        turns: how many it had.
     """
 
-    __slots__ = ("claim", "least")
+    __slots__ = ("claim", "least", "turns")
 
     def __init__(self, least: int) -> None:
         self.claim: Claim | None = None
         self.least = least
+        self.turns = 1
 
 
 class Claimant:

@@ -76,6 +76,7 @@ def add_tip(state: TreeState, claimant: Claimant, tip: Tip, node: Node) -> None:
     for before in reversed(tips):
         if _goes_on(before, node):
             tips.remove(before)
+            tip.turns += before.turns
             drop_tip(state, before)
             break
     else:

@@ -134,14 +134,14 @@ class TimedCache:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
         request = entry.request
         with entry.spent:
-            session = None if self._sessions is None else self._sessions.begin(self.cache, request)
+            named_session = {} if self._sessions is None else {"session": self._sessions.begin(self.cache, request)}
             return self.cache.acquire(
                 Key(prompt),
                 checkpoints,
                 priority=request.priority,
                 save_output=request.answer_runs is not None,
                 request=request.index if named else None,
-                session=session,
+                **named_session,
             )
 
     def ended(self, entry: ServedRequest) -> None:
