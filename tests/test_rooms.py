@@ -67,7 +67,7 @@ CIRCLES = (
         "state.state_view",
         "state.tree_state",
     },
-    {"controllers.cache.prefix_cache", "controllers.cache.stats"},
+    {"controllers.cache.hints", "controllers.cache.prefix_cache", "controllers.cache.stats"},
     {"controllers.storage.storage_engine", "controllers.storage.storage_stats"},
     {
         "controllers.storage_tier.persist_queue",

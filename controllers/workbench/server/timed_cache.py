@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
@@ -134,7 +134,9 @@ class TimedCache:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
         request = entry.request
         with entry.spent:
-            named_session = {} if self._sessions is None else {"session": self._sessions.begin(self.cache, request)}
+            named_session: dict[str, Any] = (
+                {} if self._sessions is None else {"session": self._sessions.begin(self.cache, request)}
+            )
             return self.cache.acquire(
                 Key(prompt),
                 checkpoints,
