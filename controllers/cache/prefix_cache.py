@@ -78,7 +78,7 @@ class PrefixCache:
         max_versions: how many namespaces can have their own weights version; see `invalidate`.
         max_sessions: how many sessions can be open; beyond that the one unused for longest ends.
         max_hints: how many hints can be open; beyond that the oldest one expires.
-        infer_sessions: whether a request without a session supersedes the windows and states that it went on from, as a
+        infer_sessions: whether a request without a session supersedes the states that it went on from, as a
             session's next turn does; see docs/sessions.md.
         time_s: the clock by which evictions are remembered; see UnifiedTree.
 

@@ -87,7 +87,7 @@ class Turn:
                 claims.add_tip(state, session, tip, node)
         if self._supersedes and length >= self._least and saved > self._resumed:
             self._supersedes = False
-            claims.supersede_above(state, node, self._resumed, saved)
+            claims.supersede_above(state, node, self._resumed, saved, has_windows=session is not None)
 
     def ended(self, node: Node | None) -> None:
         """Its lease ends. What it has published of a prompt is a text of its own if the rest never came. Idempotent."""

@@ -153,10 +153,14 @@ def _changed(state: TreeState, claim: Claim) -> Claim | None:
     return node.parent.claim
 
 
-def supersede_above(state: TreeState, node: Node | None, length: int, later: int) -> None:
+def supersede_above(state: TreeState, node: Node | None, length: int, later: int, *, has_windows: bool) -> None:
     """A turn that resumed from `length`, on the path to a node, has saved what the next one resumes from at `later`: windows
     and states before `length` go first from now on, on both tiers, but for those that were branched from. What it resumed from
     itself stays a turn longer, since a prompt may step back by a turn.
+
+    Args:
+        has_windows: whether windows do, too, and not only states.
+
 
     Cost: O(nodes up to the turn before), at most the setting `cost_steps` behind `length`.
     """
@@ -168,7 +172,7 @@ def supersede_above(state: TreeState, node: Node | None, length: int, later: int
     for _ in range(state.settings.cost_steps):
         if node is None or node.parent is None or (below is not None and _is_branch(node, below)):
             return
-        if _supersede(state, node, later):
+        if _supersede(state, node, later, has_windows=has_windows):
             return
         below, node = node, node.parent
 
@@ -193,14 +197,14 @@ def _is_branch(node: Node, below: Node) -> bool:
     return False
 
 
-def _supersede(state: TreeState, node: Node, later: int) -> bool:
+def _supersede(state: TreeState, node: Node, later: int, *, has_windows: bool) -> bool:
     """Whether anything at a node had been superseded before."""
     layout, was_before = state.layout, False
     for values in (node.device, node.host):
         for i in layout.points:
             was_before |= _demote(state, values[i])
         for i, window in layout.windows:
-            if node.end <= window.start(later):
+            if has_windows and node.end <= window.start(later):
                 was_before |= _demote(state, values[i])
     return was_before
 

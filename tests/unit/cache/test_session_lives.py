@@ -48,8 +48,9 @@ def left_at(cache: PrefixCache, length: int, component: str, tier: Tier = Tier.D
     return all(pool.urgency(value) == LEFT for value in values)
 
 
-@pytest.mark.parametrize("session", ["agent", None])
-@pytest.mark.parametrize(("kinds", "component"), [(STATES, "mamba"), (WINDOWS, "swa")])
+@pytest.mark.parametrize(
+    ("kinds", "component", "session"), [(STATES, "mamba", "agent"), (STATES, "mamba", None), (WINDOWS, "swa", "agent")]
+)
 @pytest.mark.parametrize("policy", ["density", "lru", "cost"])
 def test_the_next_turn_supersedes_what_it_resumed_from(
     kinds: list[Component], component: str, policy: str, session: str | None
