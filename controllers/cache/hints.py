@@ -96,6 +96,11 @@ class Hints:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def loading(self) -> int:
+        """How many prefetches copy to the device now."""
+        return len(self._loading)
+
     def retain(self, target: Hashable | Key, seconds: float | None = None) -> bool:
         """Keep what a session's next turn resumes from until then (until its tool returns), or for a time at most. Of a
         prompt, for a time. It goes after all others, and still goes if a pool needs it.
@@ -195,7 +200,10 @@ class Hints:
 
     def _add_ends(self, nodes: dict[Node, None], at: Node | None, least: int) -> None:
         """The boundaries of a text from its end up to where its last prompt ended: the next turn resumes at one of them."""
-        is_gated = self._cache.tree.state.layout.is_gated
+        state = self._cache.tree.state
+        is_gated = state.layout.is_gated
+        if at is not None and state.retired.has(at):
+            return  # invalidated
         while at is not None and at.parent is not None:
             if at.resumable or not is_gated:
                 nodes[at] = None

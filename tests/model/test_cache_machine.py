@@ -122,6 +122,15 @@ class CacheMachine(RuleBasedStateMachine):
         stats = self.cache.stats()
         return {name: pool.leased for name, pool in stats.pools.items()}, stats.leases
 
+    def snapshot(self) -> tuple[Any, str, int]:
+        """What a refused call leaves as it was, and the prefetches under way."""
+        return self.free_pages(), self.cache.tree.dump(), self.cache.hints.loading
+
+    def is_as(self, before: tuple[Any, str, int], *, may_split: bool = False) -> bool:
+        """Whether a refused call has left everything as it was, but for prefetches, which it waits for."""
+        free, dump, loading = self.snapshot()
+        return loading < before[2] or (free == before[0] and (may_split or dump == before[1]))
+
     @precondition(lambda self: len(self.active) < 4)
     @rule(seed=SEEDS)
     def acquire(self, seed: int) -> None:
@@ -131,7 +140,7 @@ class CacheMachine(RuleBasedStateMachine):
         tokens = old[: rng.choice([len(old), rng.randrange(len(old) + 1)])]
         tokens = tokens + [rng.randrange(3) for _ in range(rng.randrange(1, 12))]
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         try:
             self.runner.start(
                 tokens,
@@ -141,7 +150,7 @@ class CacheMachine(RuleBasedStateMachine):
                 session=Random(seed).choice(SESSIONS),
             )
         except OutOfPagesError:
-            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            assert self.is_as(before)
         else:
             self.texts.append(tokens)
             if rng.random() < 0.1 and not self.abandoned:
@@ -156,14 +165,13 @@ class CacheMachine(RuleBasedStateMachine):
         tokens = old[: rng.choice([len(old), rng.randrange(len(old) + 1)])]
         tokens = tokens + [rng.randrange(3) for _ in range(rng.randrange(1, 12))]
         namespace, reserved = rng.choice(["", "", "tenant"]), rng.choice([0, len(tokens) + rng.randrange(9)])
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         there = path_on_device(self.cache, self.kinds, tokens, namespace)
         options: dict[str, Any] = {"may_load": rng.random() < 0.7, "save_output": rng.random() < 0.7}
         try:
             request = self.runner.start(tokens, namespace, arriving=True, reserve_tokens=reserved, **options)
         except OutOfPagesError:
-            assert self.free_pages() == before
-            assert self.cache.tree.dump() == dump or options["may_load"], "a load that was given up may have split a node"
+            assert self.is_as(before, may_split=options["may_load"]), "only a load that was given up may have split a node"
             return
         assert request.lease.cached_tokens == there or request.lease.host_tokens > 0
         self.texts.append(tokens)
@@ -207,11 +215,11 @@ class CacheMachine(RuleBasedStateMachine):
         target = self.runner.extend(request, rng, longest=8, letters=3)
         if request.lease.row is not None and target > self.batch.max_tokens:
             self.batch.remove(request.lease)
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         try:
             self.cache.allocate(request.lease, target)
         except OutOfPagesError:
-            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            assert self.is_as(before)
             self.runner.finish(request)
             return
         self.keep_table(request, rng)
@@ -239,22 +247,22 @@ class CacheMachine(RuleBasedStateMachine):
         """A step of the batch, which somebody may enter or leave; some publish, some drafts are rejected."""
         rng = Random(seed)
         request = rng.choice(self.active)
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         try:
             if request.lease.row is None:
                 self.batch.add(request.lease)
             elif rng.random() < 0.2:
                 self.batch.remove(request.lease)
         except (OutOfPagesError, LeaseError):
-            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            assert self.is_as(before)
         members = self.batched
         targets = [self.runner.extend(r, rng, longest=8, letters=3) if r in self.active else r.lease.length for r in members]
         news = [max(0, target - r.lease.length) for r, target in zip(members, targets, strict=True)]
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         try:
             self.batch.allocate(np.array(news, np.int64))
         except (OutOfPagesError, LeaseError):  # or too long for the batch
-            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            assert self.is_as(before)
             return
         for request, target in zip(members, targets, strict=True):
             if request in self.active and rng.random() < 0.9:
@@ -405,10 +413,10 @@ class CacheMachine(RuleBasedStateMachine):
             lambda: lease.pages(value),
             lambda: lease.page(value, 0),
         ]
-        before, dump = self.free_pages(), self.cache.tree.dump()
+        before = self.snapshot()
         with pytest.raises(UnifiedTreeError):
             rng.choice(calls)()
-        assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+        assert self.is_as(before)
 
     @rule(seed=SEEDS)
     def poll(self, seed: int) -> None:

@@ -394,14 +394,16 @@ class Runner:
     def _is_computed(self, request: Request, component: Component, length: int) -> bool:
         """Whether all whole pages that the lease would publish of an optional component hold what belongs there.
 
-        Of one with pages of its own those that were left out before need not be named again.
+        Of one with pages of its own those that were left out before need not be named again; but of what arrives, windows are
+        published with the last piece only.
         """
         if isinstance(component.coverage, Point):
             return True
         lease, size = request.lease, self.cache.page_size
         table = lease.tables[component.shares or component.name]
         ids = lease.pages(component.shares or component.name)[: length // size].tolist()
-        first = max(table.first_held, table.private_from if component.shares is not None else lease.committed // size)
+        is_late = component.shares is not None or (arrives(lease) and not component.coverage.is_path)
+        first = max(table.first_held, table.private_from if is_late else lease.committed // size)
         return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
     def may_reject(self, lease: Lease, length: int) -> bool:

@@ -182,3 +182,13 @@ def test_hints_about_nothing_are_refused_and_absurd_ones_raise() -> None:
     assert len(cache.hints) == 2
     assert outcomes(cache)["retain expired"] == 1
     cache.close()
+
+
+def test_nothing_of_an_invalidated_session_is_held() -> None:
+    cache = cache_of()
+    turn(cache, np.arange(17), "agent")
+    cache.invalidate()
+    hints = cache.hints
+    for give in (hints.retain, hints.pin, hints.demote, hints.share, hints.prefetch):
+        assert not give("agent")
+    assert not cache.tree.check()
