@@ -15,6 +15,7 @@ from unified_tree.declare.coverage import Chunked, Coverage, Path, Point, Traili
 from unified_tree.declare.keys import Key
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.declare.settings import TreeSettings
+from unified_tree.declare.tenants import Amount, TenantGroup, Tenants
 from unified_tree.inserts.grafting import GraftResult
 from unified_tree.misses.explain import Explanation, Loss
 from unified_tree.misses.miss import Miss
@@ -56,6 +57,7 @@ __all__ = [
     "POLICIES",
     "WHOLE",
     "AdmissionPolicy",
+    "Amount",
     "BlockBudget",
     "Boundary",
     "Chunked",
@@ -98,6 +100,8 @@ __all__ = [
     "Shard",
     "StaleBoundaryError",
     "StorageError",
+    "TenantGroup",
+    "Tenants",
     "TicketError",
     "Tier",
     "TraceError",

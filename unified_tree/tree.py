@@ -13,6 +13,7 @@ from unified_tree.checks.invariants import Violation, violations
 from unified_tree.declare.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.declare.keys import Key, checked_key, checked_limit
 from unified_tree.declare.settings import TreeSettings
+from unified_tree.declare.tenants import Tenants
 from unified_tree.eviction import evicting
 from unified_tree.inputs.arguments import checked_resident, flag, integer, integers
 from unified_tree.inserts.inserting import insert
@@ -65,6 +66,7 @@ class UnifiedTree:
         settings: every bound, with its default.
         time_s: the clock by which evictions are remembered and ages are told, in seconds; one that never goes back. The
             default is the monotonic clock to some milliseconds, which costs least; `time.monotonic` is exact.
+        tenants: groups of namespaces, and their shares of every pool on each tier.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, UnifiedTree
@@ -88,6 +90,7 @@ class UnifiedTree:
         host_budget: BlockBudget | None = None,
         settings: TreeSettings | None = None,
         time_s: Callable[[], float] = coarse_monotonic_s,
+        tenants: Tenants | None = None,
     ) -> None:
         components = validate_components(components, page_size)
         page_counts = validate_device_pools(page_counts or {}, budget, components)
@@ -98,7 +101,10 @@ class UnifiedTree:
             return made_policy(factory, policy, view)
 
         counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
-        self._state = TreeState(components, page_size, counts, budgets, make_policy, settings or TreeSettings(), time_s)
+        if tenants is not None and not isinstance(tenants, Tenants):
+            raise ConfigurationError(f"tenants must be a Tenants, not {tenants!r}")
+        bounds = settings or TreeSettings()
+        self._state = TreeState(components, page_size, counts, budgets, make_policy, bounds, time_s, tenants)
         self._locks = Locks(self._state)
         self.transfers = Transfers(self._state, self._locks)
         weakref.finalize(self, self._state.release).atexit = False
@@ -266,6 +272,14 @@ class UnifiedTree:
         checked_resident(tier)
         blocks = integer(block_count, "block_count", ConfigurationError)
         return evicting.evict_blocks(self._state, blocks, tier, _checked_cut(cut_pages))
+
+    def evict_over_caps(self, tier: Tier = Tier.DEVICE) -> EvictResult:
+        """With tenants, free what groups of namespaces hold beyond their caps, as far as it can be evicted; see `Tenants`.
+
+        Cost: O(1) if no group does; else as `evict`, and O(components) a victim.
+        """
+        checked_resident(tier)
+        return evicting.evict_over_caps(self._state, tier)
 
     def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
         """The run that saved a window for a boundary has saved one for a later boundary.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PoolStats,
         TransferStats,
     )
+    from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.counters.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
 
@@ -46,7 +47,7 @@ MAX_NAMESPACE_LABELS = 32
 OTHER_NAMESPACES = "(others)"
 OWN_LABELS = frozenset(
     ("answer", "cache_source", "call", "cause", "component", "detail", "direction", "le", "namespace", "outcome", "pool")
-) | {"reason", "source", "state", "tier", "verb"}
+) | {"group", "reason", "room", "source", "state", "tier", "verb"}
 """Labels that samples have besides the embedder's."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
@@ -111,6 +112,8 @@ class CacheCollector:
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
         yield from self._budgets({"device": stats.budget, "host": stats.host_budget})
+        if stats.tenants:
+            yield from self._tenants(stats.tenants)
         if stats.storage is not None:
             yield from self.storage(stats.storage)
         for alias in self._aliases:
@@ -136,6 +139,20 @@ class CacheCollector:
         yield self._gauge("miss_memory_prefixes", "evicted prefixes that are remembered", prefixes, "state")
         yield self._gauge("miss_memory_bytes", "memory for the whole ones", {(): memory.size_bytes})
         yield self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten", {(): memory.forgotten})
+
+    def _tenants(self, tenants: Mapping[str, TenantStats]) -> Iterator[Metric]:
+        for field, what in (("requests", "requests"), ("prompt_tokens", "prompt tokens"), ("hit_tokens", "tokens hit")):
+            samples: Samples = {(printable(name),): getattr(group, field) for name, group in tenants.items()}
+            yield self._counter(f"tenant_{field}", f"{what}, by group of namespaces", samples, "group")
+        held: dict[tuple[str, ...], float] = {}
+        victims: dict[tuple[str, ...], float] = {}
+        for name, group in tenants.items():
+            for where, room in group.rooms.items():
+                victims[printable(name), where] = room.victims
+                held[printable(name), where, "used"], held[printable(name), where, "share"] = room.used, room.share
+        what = "pages of a pool, or blocks of a budget, that a group of namespaces holds and may count on"
+        yield self._gauge("tenant_units", what, held, "group", "room", "state")
+        yield self._counter("tenant_victims", "values evicted, by whose they were", victims, "group", "room")
 
     def _short_by(self, pools: Mapping[tuple[str, str], Sequence[int]]) -> Metric:
         what = "of those evicted, by how many pages more, at most, would have kept them"

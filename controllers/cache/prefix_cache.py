@@ -21,6 +21,7 @@ from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
 from unified_tree.controllers.cache.sessions import Sessions, is_hashable
 from unified_tree.controllers.cache.stats import CacheStats
+from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
+    from unified_tree.declare.tenants import Tenants
     from unified_tree.misses.explain import Explanation
     from unified_tree.terms.results import EvictResult
 
@@ -81,6 +83,7 @@ class PrefixCache:
         infer_sessions: whether a request without a session supersedes the states that it went on from, as a
             session's next turn does; see docs/sessions.md.
         time_s: the clock by which evictions are remembered; see UnifiedTree.
+        tenants: groups of namespaces, and their shares of every pool on each tier; see docs/tenants.md.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -114,6 +117,7 @@ class PrefixCache:
         max_hints: int = 4096,
         infer_sessions: bool = True,
         time_s: Callable[[], float] = coarse_monotonic_s,
+        tenants: Tenants | None = None,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):
@@ -138,12 +142,14 @@ class PrefixCache:
             host_budget=host.budget if host is not None else None,
             settings=settings,
             time_s=time_s,
+            tenants=tenants,
         )
         self.layout = CacheLayout(self.tree.state.layout)
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
+        self.tenants = TenantCounters(self.tree.state)
         self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
         if host is not None:
@@ -286,6 +292,8 @@ class PrefixCache:
             counters.arriving_tokens += key.length - state.cached_tokens
         else:
             state.book_misses(key, in_store, loss)
+        if self.tenants.is_on:
+            self.tenants.admitted(key.namespace, key.length, state.compute_from)
         counters.requests += 1
         counters.prompt_tokens += key.length
         counters.hit_tokens += state.compute_from
@@ -429,6 +437,8 @@ class PrefixCache:
             self.storage.poll()
         if len(self.hints):
             self.hints.poll()
+        if self.tenants.is_on:
+            self._hold_caps()
         if self.counters.observers.all:
             self.counters.observers.tell("polled")
 
@@ -528,6 +538,8 @@ class PrefixCache:
             if observers.all:
                 observers.tell("committed", lease, states, without, error)
             raise
+        if self.tenants.is_on:
+            self._hold_caps()
         if observers.all:
             observers.tell("committed", lease, states, without, None)
 
@@ -593,8 +605,16 @@ class PrefixCache:
         if observers.all:
             observers.tell("releasing", lease)
         self._leases.remove(lease, state)
+        if self.tenants.is_on:
+            self._hold_caps()
         if observers.all:
             observers.tell("released", lease)
+
+    def _hold_caps(self) -> None:
+        """Evict what groups of namespaces hold beyond their caps. Cost: O(components) if no group does."""
+        self.device.hold_caps()
+        if self.controller is not None:
+            self.controller.host.hold_caps()
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """Start a new weights version, for one namespace or for all: state computed before is never matched again.

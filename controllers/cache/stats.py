@@ -19,6 +19,7 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
@@ -190,6 +191,7 @@ class CacheStats(CacheTotals):
         ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
         sizes: what pools of other sizes would hit; None without `LiveSizes.watch`. No part of equality: it is of a sample.
+        tenants: of groups of namespaces, by name, those that are reported; empty without tenants.
         is_compiled: whether the hot modules run compiled.
     """
 
@@ -215,6 +217,7 @@ class CacheStats(CacheTotals):
     host_budget: BudgetStats | None = None
     ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
     sizes: LiveCurve | None = field(default=None, compare=False)
+    tenants: Mapping[str, TenantStats] = field(default_factory=dict)
     is_compiled: bool = build.is_compiled
 
     @classmethod
@@ -283,6 +286,7 @@ class CacheStats(CacheTotals):
             storage=cache.storage.stats() if cache.storage is not None else None,
             ages=age_stats(tree.state, tiers),
             sizes=counters.observers.curve(),
+            tenants=cache.tenants.stats(),
         )
 
 

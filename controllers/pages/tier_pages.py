@@ -315,6 +315,21 @@ class TierPages(PageSource):
                 self.free_rest(result)
             raise
 
+    def hold_caps(self) -> None:
+        """Evict what groups of namespaces hold beyond their caps; see `UnifiedTree.evict_over_caps`."""
+        tree, result = self._tree, None
+        over = [name for name in self.allocators if (shares := tree.pool(name, self._tier).shares) and shares.over_cap]
+        if not over:
+            return
+        try:
+            result = tree.evict_over_caps(self._tier)
+            self.free_evicted(result)
+            self._counters.evicted(self._tier, over[0], result)
+        except BaseException:
+            if result is not None:
+                self.free_rest(result)
+            raise
+
     def free_rest(self, result: EvictResult) -> None:
         """As `free_evicted`, which was interrupted: free what it has not freed."""
         for tier, freed in ((self, result.freed), (self.other_tier, result.freed_elsewhere)):

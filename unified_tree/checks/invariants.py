@@ -154,7 +154,7 @@ def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
         if used != shared.used_blocks:
             yield f"{shared.used_blocks} blocks booked on {tier.name.lower()}, {used} are held"
         pools = state.pools(tier)
-        if state.policy.chooses:
+        if state.policy.chooses or state.tenants is not None:
             continue
         firsts = []
         for i, pool in enumerate(pools):
@@ -220,11 +220,37 @@ def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
             if not pool.is_where_it_ranks(value):
                 yield f"{name} stands elsewhere in the order than it should"
         for pool, values in zip(state.pools(tier), placed.values(), strict=True):
-            entries = list(pool.order)
-            if set(entries) != values or len(entries) != len(values) or len(pool.order) != len(values):
+            orders = [list(order) for order in pool.orders()]
+            entries = [entry for order in orders for entry in order]
+            booked = sum(len(order) for order in pool.orders())
+            if set(entries) != values or len(entries) != len(values) or booked != len(values):
                 yield f"{pool.component.name} on {tier.name}: {len(entries)} entries for {len(values)} values"
-            if any(one.place >= other.place for one, other in pairwise(entries)):
+            if any(one.place >= other.place for order in orders for one, other in pairwise(order)):
                 yield f"{pool.component.name} on {tier.name}: entries out of order"
+
+
+def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """What each group of namespaces holds of each room is what its nodes hold, every value stands in its group's order, and the
+    groups stand by how full their shares are.
+    """
+    for tier in TIERS if state.tenants is not None else ():
+        used: dict[int, dict[int, int]] = {}
+        for value in _owned(state, tier):
+            pool = state.pools(tier)[value.component]
+            root = value.node.root
+            if pool.shares is None:
+                continue
+            if root is None or root.group != state.groups.get(root.name[0], 0):
+                yield f"{value.node} is not of its namespace's group"
+                continue
+            of_room = used.setdefault(id(pool.shares), {})
+            of_room[root.group] = of_room.get(root.group, 0) + value.page_count * pool.shares.page_units[pool.slot]
+            in_order = value in set(pool.shares.of_group(root.group).orders[pool.slot])
+            if in_order != value.is_placed:
+                yield f"{pool.component.name} on {tier.name} at {value.node} is not in its group's order"
+        for room in {id(pool.shares): pool.shares for pool in state.pools(tier) if pool.shares is not None}.values():
+            for deviation in room.deviations(used.get(id(room), {})):
+                yield f"on {tier.name.lower()}: {deviation}"
 
 
 def _stands_above(value: Value) -> bool:
@@ -348,6 +374,7 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     lock_counts,
     child_counts,
     eviction_order,
+    shares,
     copies,
     copying,
     boundaries,

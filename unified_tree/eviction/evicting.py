@@ -25,7 +25,9 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node
+    from unified_tree.state.pool import Pool
     from unified_tree.state.shared_pools import SharedPools
+    from unified_tree.state.shares import Share
     from unified_tree.state.tree_state import TreeState
 
 
@@ -73,6 +75,10 @@ def _take_out(
     """
     going = victim.page_count
     if cut_pages is not None and state.layout.is_path[victim.component]:
+        pool = state.host_pools[victim.component] if victim.tier else state.device_pools[victim.component]
+        surplus = 0 if pool.shares is None else pool.surplus_pages(victim)
+        if surplus:  # its group keeps its share
+            count, cut_pages = min(count, surplus), min(cut_pages, surplus)
         going = min(going, max(count, cut_pages))
     is_whole = going == victim.page_count
     if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
@@ -116,6 +122,45 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
     return freed.result()
 
 
+def evict_over_caps(state: TreeState, tier: Tier) -> EvictResult:
+    """See UnifiedTree.evict_over_caps."""
+    if state.ghosts is not None:
+        state.ghosts.beneficiary = None
+        if state.ghosts.victims_of is not None:
+            state.ghosts.victims_of = {}
+    freed = Freed(state, tier)
+    cut_pages = None if state.layout.is_gated else 1
+    pools = state.pools(tier)
+    evictions: list[Eviction | None] = [None] * len(pools)
+    for owner in pools:
+        shares = owner.shares
+        while shares is not None and shares.over_cap:
+            share = next(iter(shares.over_cap))
+            victim = _first_of_room([pool for pool in pools if pool.shares is shares], share)
+            if victim is None:
+                break
+            pool = pools[victim.component]
+            if pool.is_path and pool.component.required and _must_stay(state, victim):
+                pool.remove_evictable(victim)
+                continue
+            count = -(-(share.used - share.cap) // shares.page_units[pool.slot])
+            i = victim.component
+            evictions[i] = _take_out(state, victim, count, cut_pages, freed, evictions[i])
+    return freed.result()
+
+
+def _first_of_room(pools: list[Pool], share: Share) -> Value | None:
+    """The value of one group that goes first, of whatever pool of a room. Cost: O(pools)."""
+    best: Value | None = None
+    for pool in pools:
+        first = pool.first_of_groups([share])
+        if first is None:
+            continue
+        if best is None or (first.urgency, pool.standing(first)) < (best.urgency, pools[0].standing(best)):
+            best = first
+    return best
+
+
 def _page_blocks(state: TreeState, shared: SharedPools, victim: Value) -> int:
     """Blocks that come free with a page of a path victim: with its node the pages of other paths go, too."""
     if state.host_value_count or not state.components[victim.component].required:
@@ -146,16 +191,24 @@ def _book_victim(
     i, tier = victim.component, victim.tier
     pool = state.pools(tier)[i]
     ghosts, ages = state.ghosts, state.ages
+    share = None if pool.shares is None else pool.shares.of(victim)
     if ghosts is not None and ages is not None:
+        before = None if eviction is None else eviction.share
+        if share is not None and before is not None and before[0] != share.name:
+            eviction = None
         if eviction is None or eviction.urgency < victim.urgency:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
             eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages, victim, state.clock)
+            if share is not None:
+                eviction.share = (share.name, share.used, share.units)
             pool.last_eviction = eviction
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)
     for hold in victim.holds:
         hold.was_taken = True
+    if share is not None and pool.shares is not None:
+        pool.shares.count_victim(share.group)
     pool.went(victim, is_whole)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.spare or victim.copied)

@@ -439,7 +439,7 @@ class Locks(LockKeeper):
             if receipt.old_name is not None and node is not None:
                 self.renamed[receipt.old_name] = (node, self.renamed.get(receipt.old_name, (node, 0))[1] + 1)
         for pool in (*state.device_pools, *state.host_pools):
-            pool.order.clear()
+            pool.clear_orders()
             pool.protected_pages = 0
         for node in sorted(state.nodes, key=_end, reverse=True):
             for tier in (DEVICE, HOST):

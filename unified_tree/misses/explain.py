@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import match, walk, window_gap
 from unified_tree.misses.causes import LOAD_REFUSED, misses
-from unified_tree.nodes.node import Node
+from unified_tree.nodes.node import Node, Value
 from unified_tree.nodes.order import KEPT, LEFT, SPARE, STRANDED
 from unified_tree.terms.tier import Tier
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.misses.miss import Miss
     from unified_tree.nodes.line import Eviction
-    from unified_tree.nodes.node import Value
     from unified_tree.state.tree_state import TreeState
 
 
@@ -173,15 +172,32 @@ def why_evicted(state: TreeState, eviction: Eviction) -> str:
 
 def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int) -> str:
     """Why something stands where it does in its pool's order, or did at a victim's time, in words."""
+    whose = _whose(state, component, ranked)
     if ranked.urgency == STRANDED:
-        return "stranded, since no request can resume from it"
+        return f"{whose}stranded, since no request can resume from it"
     if ranked.urgency == SPARE:
-        return SPARE_SAID[component in state.layout.points]
+        return whose + SPARE_SAID[component in state.layout.points]
     if ranked.urgency == LEFT:
-        return "a later turn supersedes it, a hint demoted it, or only an ended session could go on from it"
+        return f"{whose}a later turn supersedes it, a hint demoted it, or only an ended session could go on from it"
     if ranked.urgency == KEPT:
-        return "a hint keeps it, and nothing else was left to evict"
-    return printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
+        return f"{whose}a hint keeps it, and nothing else was left to evict"
+    return whose + printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
+
+
+def _whose(state: TreeState, component: int, ranked: Eviction | Value) -> str:
+    """With tenants, whose share something counts on, and how full that is or was; else nothing."""
+    if isinstance(ranked, Value):
+        shares = state.pools(ranked.tier)[component].shares
+        share = None if shares is None else shares.of(ranked)
+        held = None if share is None else (share.name, share.used, share.units)
+    else:
+        held = ranked.share
+    if held is None:
+        return ""
+    name, used, units = held
+    unit = "pages" if state.shared_pools[ranked.tier] is None else "blocks"
+    group = f"group '{printable(name)}'" if name else "the namespaces of no group"
+    return f"{group} {'over its' if used > units else 'within its'} share, {used} of {units} {unit}; there: "
 
 
 def last_reason(state: TreeState, component: int, tier: Tier) -> str:

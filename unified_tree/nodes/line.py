@@ -257,9 +257,22 @@ class Eviction:
         evicted_pages: how many pages had left that pool before.
         urgency, rank, second_rank: where the first victim stood in the pool's order; see `Place`.
         clock: the tree's logical clock then.
+        share: with tenants the name of the victims' group, how much it held before, and its share, in units of the room; else
+            None.
     """
 
-    __slots__ = ("at_s", "beneficiary", "clock", "component", "evicted_pages", "rank", "second_rank", "tier", "urgency")
+    __slots__ = (
+        "at_s",
+        "beneficiary",
+        "clock",
+        "component",
+        "evicted_pages",
+        "rank",
+        "second_rank",
+        "share",
+        "tier",
+        "urgency",
+    )
 
     def __init__(
         self,
@@ -280,6 +293,7 @@ class Eviction:
         self.rank = victim.rank
         self.second_rank = victim.second_rank
         self.clock = clock
+        self.share: tuple[str, int, int] | None = None
 
 
 @mypyc_attr(acyclic=True)

@@ -287,15 +287,17 @@ class Root(Node):
         name: (namespace, whether its keys are bigrams).
         age: how many times all namespaces had been invalidated when it was created.
         is_retired: its namespace was invalidated.
+        group: of its namespace, by index; 0 for one that no group names. See `declare.tenants`.
     """
 
-    __slots__ = ("age", "is_retired", "name")
+    __slots__ = ("age", "group", "is_retired", "name")
 
-    def __init__(self, name: tuple[str, bool], component_count: int, age: int) -> None:
+    def __init__(self, name: tuple[str, bool], component_count: int, age: int, group: int = 0) -> None:
         super().__init__(ROOT_ID, None, b"", 0, component_count)
         self.name = name
         self.age = age
         self.is_retired = False
+        self.group = group
         self.resumable = True
 
 

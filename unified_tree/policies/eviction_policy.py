@@ -66,7 +66,8 @@ class EvictionPolicy(ABC):
         """The next victim of a pool, which stays where it is; by default the one of the smallest rank.
 
         Args:
-            order: the pool's evictable values, the smallest rank first; see `Order.first_from`, `last_up_to`, `following`.
+            order: the pool's evictable values (with tenants, of one group), the smallest rank first; see `Order.first_from`,
+                `last_up_to`, `following`.
             first: the first of them that the policy has a say in. The victim must be of its `urgency`: what no boundary needs
                 goes before everything else, by rank alone.
         """

@@ -174,8 +174,10 @@ def overrides(policy: object, name: str) -> bool:
 
 
 def same_pool(one: Value, other: Value) -> bool:
-    """Whether two values lie in one pool."""
-    return one.component == other.component and one.tier is other.tier
+    """Whether two values lie in one pool, and are of one group of namespaces."""
+    root, other_root = one.node.root, other.node.root
+    group, other_group = 0 if root is None else root.group, 0 if other_root is None else other_root.group
+    return one.component == other.component and one.tier is other.tier and group == other_group
 
 
 def _number(given: Any) -> float:

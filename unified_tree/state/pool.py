@@ -15,6 +15,7 @@ from unified_tree.nodes.order import COPIED, KEPT, LEFT, NEEDED, SPARE, STRANDED
 from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import Guarded
 from unified_tree.state.page_set import MAX_PAGES, PageSet
+from unified_tree.state.shares import Share, Shares
 from unified_tree.terms.errors import PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
 
@@ -31,7 +32,9 @@ class Pool:
     """One component's pages on one tier.
 
     Attributes:
-        order: the evictable values, the smallest rank first, which is the next victim unless the policy chooses another.
+        order: the evictable values, the smallest rank first, which is the next victim unless the policy chooses another. With
+            tenants it is empty, and each group has an order of its own in `shares`.
+        shares: what groups of namespaces hold of its room, and slot: its place in that room; None without tenants.
         used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked ones; of these those that no
             boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
             (`UnifiedTree.settle`).
@@ -56,6 +59,8 @@ class Pool:
         "ledger",
         "order",
         "protected_pages",
+        "shares",
+        "slot",
         "stranded_pages",
         "tier",
         "unread_pages",
@@ -71,6 +76,8 @@ class Pool:
         self.is_selective = isinstance(policy, Guarded) and policy.is_selective
         self.ledger = PageLedger(component.name, page_count)
         self.order = Order()
+        self.shares: Shares | None = None
+        self.slot = 0
         self.used_pages = 0
         self.protected_pages = 0
         self.stranded_pages = 0
@@ -114,8 +121,19 @@ class Pool:
         """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
         policy = self._policy
         rank, second_rank = policy.rank(value)
-        self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
-        policy.placed(value)
+        self._enter(value, rank, second_rank)
+
+    def _enter(self, value: Value, rank: float, second_rank: float) -> None:
+        """Add a value to its order at a rank."""
+        shares = self.shares
+        if shares is None:
+            self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
+        else:
+            share = shares.of(value)
+            share.orders[self.slot].add(value, self.urgency(value), rank, second_rank, -value.node.end)
+            if not share.is_placed:
+                shares.place(share)
+        self._policy.placed(value)
 
     def urgency(self, value: Value) -> int:
         """The class that precedes all ranks: STRANDED, then SPARE, then LEFT, then COPIED if `copied_first`, then the others,
@@ -138,26 +156,56 @@ class Pool:
 
     def remove_evictable(self, value: Value) -> None:
         """Remove a value from the eviction order. Cost: O(1) expected."""
-        self.order.discard(value)
+        shares = self.shares
+        if shares is None:
+            self.order.discard(value)
+        elif value.is_placed:
+            share = shares.of(value)
+            order = share.orders[self.slot]
+            order.discard(value)
+            if not order.count:
+                shares.place(share)
+
+    def hold(self, value: Value, page_count: int) -> None:
+        """The tree holds so many pages more of a value, or less. Cost: O(1); with tenants O(log groups)."""
+        self.used_pages += page_count
+        if self.shares is not None:
+            self.shares.hold(value, self.slot, page_count)
+
+    def orders(self) -> list[Order]:
+        """All eviction orders: its own, or one for each group that holds something. Cost: O(groups)."""
+        return [self.order] if self.shares is None else [share.orders[self.slot] for share in self.shares.held()]
+
+    def clear_orders(self) -> None:
+        """Forget all evictable values, each of which must `leave_order`."""
+        self.order.clear()
+        if self.shares is not None:
+            self.shares.clear(self.slot)
 
     def reorder(self, value: Value) -> None:
         """Move a value whose rank may have changed, if it is in the order. Cost: O(log n)."""
         if value.is_placed:
-            self.order.discard(value)
+            self._leave(value)
             self.add_evictable(value)
 
     def reclass(self, value: Value) -> None:
         """Move a value whose class may have changed, if it is in the order. Cost: O(1) if it has not, else O(log n)."""
         if value.is_placed and value.urgency != self.urgency(value):
-            self.order.discard(value)
+            self._leave(value)
             self.add_evictable(value)
+
+    def _leave(self, value: Value) -> None:
+        """Remove a value from its order, to which it is added again."""
+        if self.shares is None:
+            self.order.discard(value)
+        else:
+            self.shares.of(value).orders[self.slot].discard(value)
 
     def keep_rank(self, value: Value, rank: float, second_rank: float) -> None:
         """Give a value that was locked and unlocked by a refused call the rank that it had, if it is in the order."""
         if value.is_placed and (value.rank, value.second_rank) != (rank, second_rank):
-            self.order.discard(value)
-            self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
-            self._policy.placed(value)
+            self._leave(value)
+            self._enter(value, rank, second_rank)
 
     @property
     def compares_across_pools(self) -> bool:
@@ -181,7 +229,10 @@ class Pool:
         """A value was used. Cost: as `reorder`."""
         self._policy.touched(value)
         if value.is_placed and (self._policy.by_use or value.urgency != self.urgency(value)):
-            self.order.discard(value)
+            if self.shares is None:  # as `_leave`, at each hit
+                self.order.discard(value)
+            else:
+                self._leave(value)
             self.add_evictable(value)
 
     def went(self, value: Value, is_whole: bool) -> None:
@@ -197,21 +248,50 @@ class Pool:
     def next_victim(self) -> Value | None:
         """The evictable value that goes next, which stays in the order; None if there is none.
 
-        Cost: that of the policy's choice; O(1) for the smallest rank.
+        Cost: that of the policy's choice; O(1) for the smallest rank. With tenants, of so many choices as groups are compared.
         """
-        first = self.order.first
+        return self._first_of(self.order) if self.shares is None else self.first_of_groups(self.shares.givers(self.slot))
+
+    def _first_of(self, order: Order) -> Value | None:
+        first = order.first
         if not isinstance(first, Value):
             return None
-        return first if first.urgency <= SPARE else self._policy.next_victim(self.order, first)
+        return first if first.urgency <= SPARE else self._policy.next_victim(order, first)
+
+    def first_of_groups(self, shares: list[Share]) -> Value | None:
+        """The next victim of several groups in this pool: by urgency, then as the policy compares them; None for none."""
+        return self._best(shares, likely=False)
+
+    def _best(self, shares: list[Share], *, likely: bool) -> Value | None:
+        best: Value | None = None
+        best_standing = (0.0, 0.0)
+        for share in shares:
+            order = share.orders[self.slot]
+            first = self._likely_of(order) if likely else self._first_of(order)
+            if first is None:
+                continue
+            standing = self._policy.standing(first)
+            if best is None or (first.urgency, standing, first.depth) < (best.urgency, best_standing, best.depth):
+                best, best_standing = first, standing
+        return best
+
+    def surplus_pages(self, value: Value) -> int:
+        """How many pages a value's group holds beyond its share of the room, rounded up; 0 without tenants. Cost: O(1)."""
+        if self.shares is None:
+            return 0
+        return -(-self.shares.of(value).excess // self.shares.page_units[self.slot])
 
     def likely_victim(self) -> Value | None:
         """The value that would go next; None if there is none, or the policy cannot say it. Changes nothing. Cost: that of the
         policy's answer; O(1) for the smallest rank.
         """
-        first = self.order.first
+        return self._likely_of(self.order) if self.shares is None else self._best(self.shares.givers(self.slot), likely=True)
+
+    def _likely_of(self, order: Order) -> Value | None:
+        first = order.first
         if not isinstance(first, Value):
             return None
-        return first if first.urgency <= SPARE else self._policy.likely_victim(self.order, first)
+        return first if first.urgency <= SPARE else self._policy.likely_victim(order, first)
 
 
 class PageLedger:

@@ -13,6 +13,7 @@ import numpy as np
 
 from unified_tree.declare.component import Component
 from unified_tree.declare.component_layout import ComponentLayout
+from unified_tree.declare.tenants import Room
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
@@ -24,6 +25,7 @@ from unified_tree.state.pool import Pool
 from unified_tree.state.resumability import Resumability
 from unified_tree.state.retiring import Retired
 from unified_tree.state.shared_pools import SharedPools
+from unified_tree.state.shares import Shares
 from unified_tree.state.state_view import StateView
 from unified_tree.terms.results import Boundary
 from unified_tree.terms.tier import HOST, PAGE_ID_BYTES, NodeId, Tier
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.settings import TreeSettings
+    from unified_tree.declare.tenants import Tenants
     from unified_tree.nodes.line import Eviction
     from unified_tree.policies.eviction_policy import EvictionPolicy
     from unified_tree.policies.standard_policy import Standard
@@ -55,6 +58,7 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
+        tenants: the groups of namespaces; None without. `groups`: their indices by namespace, `rooms`: what each holds of what.
         texts: what was evicted, and the lines of all texts; None if nobody needs it.
         ghosts: the same, where it explains misses; None if that is not wanted.
         ages: of what is used and evicted; None likewise.
@@ -73,6 +77,7 @@ class TreeState:
         policy: PolicyMaker,
         settings: TreeSettings,
         time_s: Callable[[], float],
+        tenants: Tenants | None = None,
     ) -> None:
         self.page_size = page_size
         self.layout = ComponentLayout(components, page_size)
@@ -97,6 +102,9 @@ class TreeState:
             None if of_host is None else SharedPools(self.host_pools, of_host),
         )
         self.has_budgets = of_device is not None or of_host is not None
+        self.tenants = tenants
+        self.groups: dict[str, int] = {} if tenants is None else tenants.index()
+        self.rooms = [] if tenants is None else [*self._divide(tenants, Tier.DEVICE), *self._divide(tenants, Tier.HOST)]
         self.host_value_count = 0
         self.nodes = NodeTable()
         self.roots: dict[tuple[str, bool], Root] = {}
@@ -112,6 +120,26 @@ class TreeState:
         self.arrival: object = None
         self.claimant: Claimant | None = None
         self._remember(time_s)
+
+    def _divide(self, tenants: Tenants, tier: Tier) -> list[Shares]:
+        """Have the groups divide the rooms of a tier; returns what they hold of each."""
+        tenants.check([component.name for component in self.components])
+        pools, shared, is_host = self.pools(tier), self.shared_pools[tier], tier is HOST
+        if shared is not None:
+            return [shared.divide(tenants, is_host)]
+        owners = [pool for i, pool in enumerate(pools) if is_host or self.layout.owner_of[i] == i]
+        sizes = [(pool.ledger.page_count or 0) * pool.component.page_bytes for pool in owners]
+        tier_bytes = sum(sizes) if all(sizes) else 0
+        rooms = []
+        for pool in owners:
+            name = pool.component.name
+            where = f"the {tier.name.lower()} pool of {name}"
+            room = Room(where, is_host, pool.ledger.page_count, {name: 1}, tier_bytes)
+            shares = Shares(tenants, room)
+            if room.unit_count is not None or max(tenants.caps(room)) >= 0:  # else there is nothing to divide
+                pool.shares = shares
+                rooms.append(shares)
+        return rooms
 
     def _remember(self, time_s: Callable[[], float]) -> None:
         """Make the memory of what was evicted, for causes of misses, or for a policy that follows texts."""
@@ -173,7 +201,7 @@ class TreeState:
         """The root of a (namespace, bigram) pair, made on demand."""
         root = self.roots.get(name)
         if root is None:
-            root = self.roots[name] = Root(name, len(self.components), self.retired.age)
+            root = self.roots[name] = Root(name, len(self.components), self.retired.age, self.groups.get(name[0], 0))
             if self.texts is not None:
                 root.line = self.texts.line_of_root(name)
         return root
@@ -215,7 +243,7 @@ class TreeState:
             self._link_path(value)
         if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
-            pool.used_pages += value.page_count
+            pool.hold(value, value.page_count)
             if not are_taken:
                 pool.ledger.acquire(pages)
             if self.listener is not None and tier is not HOST and not (is_spare or self.layout.is_path[component]):
@@ -233,7 +261,7 @@ class TreeState:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
             pool.ledger.acquire(front)
-            pool.used_pages += count
+            pool.hold(value, count)
             if value.locks:
                 pool.protected_pages += count
             if value.stranded:
@@ -271,7 +299,7 @@ class TreeState:
             kept = {length: mark for length, mark in value.marks.items() if length <= node.end}
             value.marks = kept if len(kept) > 1 else None
         pool.ledger.release(gone)
-        pool.used_pages -= page_count
+        pool.hold(value, -page_count)
         if value.stranded:
             pool.stranded_pages -= page_count
         pool.add_evictable(value)
@@ -307,7 +335,7 @@ class TreeState:
         if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.remove_evictable(value)
-            pool.used_pages -= value.page_count
+            pool.hold(value, -value.page_count)
             pool.ledger.release(value.pages)
             if value.stranded:
                 pool.stranded_pages -= value.page_count

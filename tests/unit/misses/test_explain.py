@@ -130,5 +130,5 @@ def test_explain_leaves_what_the_default_policy_evicts_as_it_was() -> None:
             seen.append(grove.evict(2, "mamba"))
             policy = grove.tree.state.policy
             assert isinstance(policy, HitDensity)
-            seen.append([queues._turn for queues in policy._queues])
+            seen.append([queues._turn for _, queues in sorted(policy._queues.items())])
     assert victims[0] == victims[1]

@@ -105,7 +105,7 @@ class HitDensity(Standard):
         self._by_recency = True
         self._usual_ages = [1.0] * pools
         self._inflation = [0.0] * pools  # the score of the last spare victim, at most
-        self._queues = [Queues(self, i // URGENCIES, i % URGENCIES) for i in range(pools * URGENCIES)]
+        self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._has_budget = False  # that all pools share
@@ -249,7 +249,13 @@ class HitDensity(Standard):
         return self._pool_of(value) - (value.component if self._has_budget else 0)
 
     def _queues_of(self, value: Value) -> Queues:
-        return self._queues[self._pool_of(value) * URGENCIES + value.urgency]
+        pool, root = self._pool_of(value), value.node.root
+        group = 0 if root is None else root.group
+        place = (group * len(self._inflation) + pool) * URGENCIES + value.urgency
+        queues = self._queues.get(place)
+        if queues is None:
+            queues = self._queues[place] = Queues(self, pool, value.urgency)
+        return queues
 
     # -- what happens
 

@@ -1,0 +1,82 @@
+"""What each group of namespaces asked for, hit and holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.state.shares import Shares
+    from unified_tree.state.tree_state import TreeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRoomStats:
+    """What a group holds of one pool in pages, or of a budget in blocks.
+
+    Attributes:
+        used: held by the tree, locked or not; what running requests hold and have not published is not counted.
+        share: what it may count on.
+        cap: what of it may be evictable at most; None for no limit.
+        victims: its values that were evicted from there.
+    """
+
+    used: int
+    share: int
+    cap: int | None
+    victims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantStats:
+    """One group of namespaces; all that no group names are the group without a name.
+
+    Attributes:
+        requests, prompt_tokens, hit_tokens: as in CacheStats.
+        rooms: by name, such as "the device pool of full".
+    """
+
+    requests: int
+    prompt_tokens: int
+    hit_tokens: int
+    rooms: Mapping[str, TenantRoomStats]
+
+
+class TenantCounters:
+    """Counts requests by group of namespaces. Without tenants it counts nothing.
+
+    Attributes:
+        is_on: whether there are tenants.
+    """
+
+    __slots__ = ("_counts", "_groups", "_names", "_reported", "_rooms", "is_on")
+
+    def __init__(self, state: TreeState) -> None:
+        tenants = state.tenants
+        self.is_on = tenants is not None
+        self._groups: Mapping[str, int] = state.groups
+        self._rooms: list[Shares] = state.rooms
+        self._names: tuple[str, ...] = () if tenants is None else tenants.names
+        self._reported = 0 if tenants is None else tenants.reported_groups
+        self._counts: dict[int, tuple[int, int, int]] = {}
+
+    def admitted(self, namespace: str, prompt_tokens: int, hit_tokens: int) -> None:
+        """Count a request that was admitted. Cost: O(1)."""
+        group = self._groups.get(namespace, 0)
+        requests, prompts, hits = self._counts.get(group, (0, 0, 0))
+        self._counts[group] = (requests + 1, prompts + prompt_tokens, hits + hit_tokens)
+
+    def stats(self) -> dict[str, TenantStats]:
+        """A snapshot of the reported groups, by name. Cost: O(groups reported x rooms)."""
+        found = {}
+        for group, name in enumerate(self._names[: self._reported + 1]):
+            requests, prompts, hits = self._counts.get(group, (0, 0, 0))
+            rooms = {room.where: _room(room, group) for room in self._rooms}
+            found[name] = TenantStats(requests=requests, prompt_tokens=prompts, hit_tokens=hits, rooms=rooms)
+        return found
+
+
+def _room(room: Shares, group: int) -> TenantRoomStats:
+    used, units, cap = room.standing_of(group)
+    return TenantRoomStats(used=used, share=units, cap=None if cap < 0 else cap, victims=room.victims.get(group, 0))
