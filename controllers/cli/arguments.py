@@ -38,6 +38,7 @@ from unified_tree.controllers.workbench.server.server_settings import (
     StorageSettings,
 )
 from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.traces.mix import mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MULTITURN,
     MultiturnOptions,
@@ -46,6 +47,7 @@ from unified_tree.controllers.workbench.traces.synthetic import (
     synthetic_workload,
 )
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.declare.tenants import TenantGroup, Tenants
 from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:
@@ -261,7 +263,44 @@ class Arguments:
         path = self._given["trace"]
         return os.path.getsize(path) if path is not None and os.path.isfile(path) and not self._given["requests"] else None
 
+    @property
+    def tenants(self) -> Tenants | None:
+        """A group for each --tenant, with its --floor; None without any."""
+        floors = dict(_named(text, "--floor") for text in self._given.get("floors") or ())
+        names = [_named(text, "--tenant")[0] for text in self._given.get("tenants") or ()]
+        unknown = [name for name in floors if name not in names]
+        if unknown or len(set(names)) < len(names):
+            raise click.UsageError(f"--floor: there is no --tenant {unknown[0]}" if unknown else "--tenant: two have one name")
+        try:
+            shares = {name: float(floor) for name, floor in floors.items()}
+        except ValueError as error:
+            raise click.UsageError(f"--floor: {error}") from error
+        if not names:
+            return None
+        return Tenants(groups=tuple(TenantGroup(name=n, namespaces=(n,), floor=shares.get(n, 0.0)) for n in names))
+
     def workload(self, progress: Callable[[int], None] | None = None) -> Workload:
+        """What to replay: the trace named, or a built-in workload, with those of the tenants; `progress` as of `read_trace`."""
+        workload = self._own_workload(progress)
+        given = dict(_named(text, "--tenant") for text in self._given.get("tenants") or ())
+        if not given:
+            return workload
+        return mixed({"": workload, **{name: read_trace(path, self._trace_options) for name, path in given.items()}})
+
+    @property
+    def _trace_options(self) -> TraceOptions:
+        given = self._given
+        return TraceOptions(
+            block_tokens=given["block_size"],
+            max_requests=given["requests"],
+            session_gap_s=given["session_gap_s"],
+            seed=given["seed"],
+            clock_unit=given["clock_unit"],
+            sub_agent_clock=given["sub_agent_clock"],
+            tokenizer=given["tokenizer"],
+        )
+
+    def _own_workload(self, progress: Callable[[int], None] | None = None) -> Workload:
         """The workload to replay: the trace named, or a built-in one; `progress` as of `read_trace`."""
         given = self._given
         counts = {name: given[name] for name in MULTITURN_COUNTS if given[name] is not None}
@@ -272,16 +311,7 @@ class Arguments:
         requests, seed = given["requests"], given["seed"]
         if given["trace"] is None:
             return synthetic_workload(SyntheticOptions(request_count=requests or SyntheticOptions().request_count, seed=seed))
-        options = TraceOptions(
-            block_tokens=given["block_size"],
-            max_requests=requests,
-            session_gap_s=given["session_gap_s"],
-            seed=seed,
-            clock_unit=given["clock_unit"],
-            sub_agent_clock=given["sub_agent_clock"],
-            tokenizer=given["tokenizer"],
-        )
-        return read_trace(given["trace"], options, progress)
+        return read_trace(given["trace"], self._trace_options, progress)
 
     def plan(self, progress: Callable[[int], None] | None = None) -> Plan:
         """All of it; `progress` as of `read_trace`."""
@@ -293,10 +323,19 @@ class Arguments:
             storage=self.storage,
             linker=self.linker,
             shares_pools=self._shares_pools,
+            tenants=self.tenants,
             verification=self.verification,
             certify=self._given["certify"],
             workload=self.workload(progress),  # last, for it may take a while
         )
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    """NAME=WHAT. Raises click.UsageError for anything else."""
+    name, equals, what = text.partition("=")
+    if not (name and equals and what):
+        raise click.UsageError(f"{option} must be NAME=…, not {text!r}")
+    return name, what
 
 
 def parse_pages(text: str | None, option: str) -> dict[str, int]:

@@ -180,6 +180,18 @@ GROUPS: dict[str, list[click.Option]] = {
     ],
     "Workload": [
         _option("--requests", REQUESTS, "Replay so many requests.  [default: all of a trace, 6000 built-in ones]"),
+        _option(
+            "--tenant tenants",
+            None,
+            "NAME=FILE: mix this trace with TRACE, as a tenant's of that name; several times.",
+            multiple=True,
+        ),
+        _option(
+            "--floor floors",
+            None,
+            "NAME=SHARE: what that tenant may count on of every pool, from 0 to 1; several times.  [default: 0]",
+            multiple=True,
+        ),
         _option("--time-scale", Number(), "Factor on arrival times; 0: all at once.", 1.0),
         _option("--block-size", BLOCK, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
         _option(

@@ -164,6 +164,14 @@ class Shares:
             share.orders[pool].clear()
             self.place(share)
 
+    def release(self) -> None:
+        """Cut the references between the shares of a deleted tree; the garbage collector does not see these cycles."""
+        self._by_fill.clear()
+        for share in self._shares.values():
+            share.leave_order()
+        self._shares = {}
+        self.over_cap = {}
+
     def deviations(self, used: dict[int, int]) -> list[str]:
         """What is booked otherwise than held: `used` are the units by group, counted from the nodes. For checks."""
         found = []

@@ -475,6 +475,8 @@ class TreeState:
     def release(self) -> None:
         """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
         self.nodes.release()
+        for room in self.rooms:
+            room.release()
         if self.texts is not None:
             self.texts.release()
 

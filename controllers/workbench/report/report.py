@@ -12,12 +12,14 @@ from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, Col
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
 from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Cell, Mark, shown_rows, table_of
 from unified_tree.controllers.workbench.report.text_table import print_table
+from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
+    from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.runs.row_result import RowResult
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
@@ -97,6 +99,7 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
             print_table(console, headings, [list(map(_cell, line)) for line in lines], title=section.title)
             console.print()
     _print_hints(console, rows)
+    _print_tenants(console, rows)
     for verdict in pool_verdicts(rows):
         console.print(verdict)
     if plan.settings.prefill_flops_per_s is not None:
@@ -117,6 +120,21 @@ def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:
     if lines:
         print_table(console, ["policy", "hint", *(outcome.value for outcome in Outcome)], lines, title="How hints ended")
         console.print()
+
+
+def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
+    """What each row hits of each tenant's prompts; nothing without tenants."""
+    divided = [row for row in rows if row.cache.tenants]
+    if divided:
+        names = [name for name, group in divided[0].cache.tenants.items() if group.requests]
+        lines = [[Text(row.policy), *(Text(_hit_share(row.cache.tenants[name])) for name in names)] for row in divided]
+        heads = ["policy", *(printable(name) or "(no group)" for name in names)]
+        print_table(console, heads, lines, title="Hits by tenant, in percent of its prompt tokens")
+        console.print()
+
+
+def _hit_share(group: TenantStats) -> str:
+    return f"{100 * group.hit_tokens / max(1, group.prompt_tokens):.2f}"
 
 
 def _cell(cell: Cell) -> Text:

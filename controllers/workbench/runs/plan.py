@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StorageSettings,
     )
     from unified_tree.controllers.workbench.traces.workload import Workload
+    from unified_tree.declare.tenants import Tenants
 
 SWEEP_CAPACITIES = (0.125, 0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
 """Of the device budget, beside itself."""
@@ -44,6 +45,7 @@ class Plan:
         storage: the store behind the host tier, for the rows that have one.
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
         shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
+        tenants: shares of the namespaces that the workload's requests are in; None for no shares.
         verification: whether pages hold bytes that are compared.
         certify: whether the best possible is bounded as tightly as it can be, with rows that know the future, never evict, or
             ask for paths alone. That takes several times as long.
@@ -59,6 +61,7 @@ class Plan:
     storage: StorageSettings | None = None
     linker: LinkerSettings | None = None
     shares_pools: bool = False
+    tenants: Tenants | None = None
     verification: Verification = Verification.OFF
     certify: bool = False
 

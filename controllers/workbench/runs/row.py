@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.workbench.runs.row_result import Requests
+    from unified_tree.declare.tenants import Tenants
 
 
 PLANS = 2
@@ -82,7 +83,9 @@ def _replay(
     tiers = stand_up(row)
     clock = StepClock(plan.settings, tiers.clock)
     with ExitStack() as open_things:
-        cache = open_things.enter_context(closing(_cache(row, tiers, clairvoyance or spec.policy, clock)))
+        cache = open_things.enter_context(
+            closing(_cache(row, tiers, clairvoyance or spec.policy, clock, plan.tenants if clairvoyance is None else None))
+        )
         link = None
         if tiers.link is not None:
             open_things.callback(tiers.link.linker.close)  # should the link not come to be
@@ -165,7 +168,7 @@ def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None
     return sum(composition.prefill_flops(0, tokens) for tokens in lengths.tolist())
 
 
-def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock) -> PrefixCache:
+def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock, tenants: Tenants | None) -> PrefixCache:
     """The row's cache. Its policy remembers as much as a server's does, and its causes all."""
     more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(policy, PlannedClairvoyance) else {}
     cache = PrefixCache(
@@ -177,6 +180,7 @@ def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: Ste
         host=tiers.host,
         storage=None if tiers.storage is None else tiers.storage.tier,
         time_s=lambda: clock.now_s,
+        tenants=tenants,
         **more,
     )
     if cache.tree.state.ghosts is not None:

@@ -249,7 +249,7 @@ class LinkFetches(Fetches):
 
     def _ask(self, entry: ServedRequest) -> float | None:
         index = entry.request.index
-        self._link.lookup(index, Key(entry.prompt()))
+        self._link.lookup(index, Key(entry.prompt(), entry.request.namespace))
         return None if self._link.is_ready(index) else self._row.wait_s
 
     def _is_ready(self, entry: ServedRequest) -> bool:

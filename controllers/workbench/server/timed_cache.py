@@ -118,7 +118,7 @@ class TimedCache:
         """`PrefixCache.prefetch` of its prompt."""
         tokens = entry.prompt()
         with entry.spent:
-            return self.cache.prefetch(entry.request.index, Key(tokens))
+            return self.cache.prefetch(entry.request.index, Key(tokens, entry.request.namespace))
 
     def prefetched(self, entry: ServedRequest) -> bool:
         """`PrefixCache.prefetched`."""
@@ -128,7 +128,7 @@ class TimedCache:
     def fetched(self, entry: ServedRequest) -> None:
         """A prompt's prefetch is over: compare what there is of it."""
         if self._pages is not None:
-            self._pages.fetched(entry.prompt())
+            self._pages.fetched(entry.prompt(), entry.request.namespace)
 
     def acquire(self, entry: ServedRequest, prompt: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
@@ -138,7 +138,7 @@ class TimedCache:
                 {} if self._sessions is None else {"session": self._sessions.begin(self.cache, request)}
             )
             return self.cache.acquire(
-                Key(prompt),
+                Key(prompt, request.namespace),
                 checkpoints,
                 priority=request.priority,
                 save_output=request.answer_runs is not None,

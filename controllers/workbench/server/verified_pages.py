@@ -86,9 +86,9 @@ class VerifiedPages:
                 self._check(lease, computed // self._cache.page_size * self._cache.page_size, replayed=False)
             del self._digests[lease], self._written[lease]
 
-    def fetched(self, prompt: Int64s) -> None:
+    def fetched(self, prompt: Int64s, namespace: str = "") -> None:
         """A prompt's prefetch is over: compare what the host has along the prompt."""
-        key = Key(prompt)
+        key = Key(prompt, namespace)
         reach = self._cache.tree.transfers.host_path_end(key)
         digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
         last = reach.length // self._cache.page_size

@@ -43,6 +43,7 @@ class Request:
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
         parent_chain: that of the agent that started this one, as a subagent; `NO_CHAIN` for none.
+        namespace: whose it is; equal prompts of two share nothing.
         checkpoints: lengths at which later prompts are known to branch off; None for the end of what they can share.
     """
 
@@ -57,6 +58,7 @@ class Request:
     parent_chain: int = NO_CHAIN
     answer_runs: Int64s | None = None
     checkpoints: tuple[int, ...] | None = None
+    namespace: str = ""
 
     @property
     def shared_tokens(self) -> int:

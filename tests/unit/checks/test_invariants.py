@@ -12,17 +12,21 @@ import pytest
 from grove import Grove, key
 from kinds import CARRY_OVER, DRAFT, FULL, MAMBA, swa
 
-from unified_tree import BlockBudget, NodeId, Tier, UnifiedTree
+from unified_tree import Amount, BlockBudget, NodeId, TenantGroup, Tenants, Tier, UnifiedTree
 from unified_tree.checks.invariants import LAWS
 from unified_tree.nodes.node import Node, Root, Value
 from unified_tree.state.shared_pools import SharedPools
+from unified_tree.state.shares import Share
 
 FULL_INDEX, SWA_INDEX, MAMBA_INDEX, DRAFT_INDEX = 0, 1, 2, 3
 
 
-def sound_tree() -> UnifiedTree:
+CAPPED = Tenants(groups=(TenantGroup(name="all", namespaces=("",), cap=Amount(pages={"full": 99, "mamba": 99})),))
+
+
+def sound_tree(tenants: Tenants | None = None) -> UnifiedTree:
     """[ab] with children [cd] and [xx] under it, of all kinds, with a lock on [abcd] and copies of [abxx] on host."""
-    grove = Grove([FULL, swa(3), MAMBA, DRAFT, CARRY_OVER])
+    grove = Grove([FULL, swa(3), MAMBA, DRAFT, CARRY_OVER], tenants=tenants)
     grove.put("abcd", [2, 4])
     grove.put("abxx", [4])
     grove.put("abxxyy", window=0)  # a stranded tail
@@ -191,6 +195,24 @@ def blocks_out_of_nowhere(tree: UnifiedTree) -> None:
     tree.state.shared_pools = (shared, None)
 
 
+def share_of(tree: UnifiedTree, name: str) -> Share:
+    shares = tree.pool(name).shares
+    assert shares is not None
+    return shares.of_group(1)
+
+
+def share_too_large(tree: UnifiedTree) -> None:
+    share_of(tree, "mamba").used += 1
+
+
+def cap_forgotten(tree: UnifiedTree) -> None:
+    share_of(tree, "mamba").cap = 0
+
+
+def of_another_group(tree: UnifiedTree) -> None:
+    tree.state.groups = {}
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "structure": [short_edge, forgotten_id, ghost_id, empty_root, same_edge_as_a_sibling],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
@@ -200,6 +222,7 @@ CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "lock_counts": [lock_too_many, protected_size_wrong, holder_forgotten],
     "child_counts": [child_too_many],
     "eviction_order": [missing_entry, ghost_entry, locked_but_in_line, rank_fell],
+    "shares": [share_too_large, cap_forgotten, of_another_group],
     "copies": [copy_unmarked, copied_size_wrong],
     "copying": [marked_for_ever],
     "boundaries": [wrong_run, not_resumable, nearest_too_far],
@@ -222,7 +245,8 @@ def test_every_law_is_tried() -> None:
 
 @pytest.mark.parametrize(("law", "harm"), [(law, harm) for law, harms in CASES.items() for harm in harms])
 def test_a_broken_law_fires_alone(law: str, harm: Callable[[UnifiedTree], None]) -> None:
-    tree = sound_tree()
+    tree = sound_tree(CAPPED if law == "shares" else None)
+    assert not tree.check()
     harm(tree)
     violations = tree.check()
     assert {violation.law for violation in violations} == {law}, violations
