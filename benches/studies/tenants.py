@@ -35,8 +35,8 @@ FLOOD = 10
 """So many times the quiet tenant's prompt tokens."""
 FLOOR = 0.25
 """Of the quiet tenant."""
-REQUESTS = 3000
-CELLS = (("llama-3.1-8b", 200), ("qwen3-next-80b-a3b", 60), ("gemma-3-27b", 400))
+REQUESTS = 800
+CELLS = (("llama-3.1-8b", 200), ("qwen3-next-80b-a3b", 60))
 POLICIES = ("density", "lru")
 CONCURRENCY = 16
 MIX = 0.3
@@ -151,16 +151,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a row as it comes, as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", type=Path)
-    parser.add_argument("--cells", type=int, default=len(CELLS))
+    parser.add_argument("--model", default="", help="only the cells of this model")
+    parser.add_argument("--case", choices=("flood", "mix"), help="only these rows")
     given = parser.parse_args(arguments)
     options = TraceOptions(max_requests=REQUESTS)
     conversation = read_trace(next(given.traces.rglob("conversation_trace.jsonl.gz")), options)
     agents = read_trace(next(given.traces.rglob("claude_code.runs.jsonl.gz")), options)
     print(json.dumps({"commit": commit()}), flush=True)
-    for model, gib in CELLS[: given.cells]:
-        for case in (floods, mixes):
-            for row in case(conversation, agents, model, gib):
-                print(json.dumps(row), flush=True)
+    for model, gib in CELLS:
+        for name, case in (("mix", mixes), ("flood", floods)):
+            if given.model in ("", model) and given.case in (None, name):
+                for row in case(conversation, agents, model, gib):
+                    print(json.dumps(row), flush=True)
     return 0
 
 
