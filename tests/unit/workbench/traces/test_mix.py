@@ -71,8 +71,8 @@ def test_replay_prints_the_hits_of_each_tenant(tmp_path: Path) -> None:
         "--no-advice",
     )
     assert said.exit_code == 0, said.output
-    assert "hits by tenant" in said.output
-    (line,) = [line for line in said.output.split("hits by tenant")[1].splitlines() if line.strip().startswith("lru")]
+    assert "Hits by tenant" in said.output
+    (line,) = [line for line in said.output.split("Hits by tenant")[1].splitlines() if line.strip().startswith("lru")]
     of_flood, of_quiet = (float(part) for part in line.split()[1:])
     assert of_flood == 0
     assert of_quiet > 90
