@@ -14,6 +14,7 @@ from kinds import CARRY_OVER, DRAFT, FULL, MAMBA, swa
 
 from unified_tree import Amount, BlockBudget, NodeId, TenantGroup, Tenants, Tier, UnifiedTree
 from unified_tree.checks.invariants import LAWS
+from unified_tree.nodes.claim import Claim, Claimant
 from unified_tree.nodes.node import Node, Root, Value
 from unified_tree.state.shared_pools import SharedPools
 from unified_tree.state.shares import Share
@@ -213,6 +214,26 @@ def of_another_group(tree: UnifiedTree) -> None:
     tree.state.groups = {}
 
 
+def claimed(node: Node, of: Node) -> Claim:
+    claim = node.claim = Claim(Claimant(None), of)
+    claim.live = 1
+    return claim
+
+
+def live_without_a_tip(tree: UnifiedTree) -> None:
+    node = node_at(tree, "abcd")
+    claimed(node, node)
+
+
+def claim_of_another_node(tree: UnifiedTree) -> None:
+    claimed(node_at(tree, "abcd"), node_at(tree, "ab")).tips = 1
+
+
+def claimed_above_strangers(tree: UnifiedTree) -> None:
+    node = node_at(tree, "ab")
+    claimed(node, node).tips = 1
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "structure": [short_edge, forgotten_id, ghost_id, empty_root, same_edge_as_a_sibling],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
@@ -228,6 +249,7 @@ CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "boundaries": [wrong_run, not_resumable, nearest_too_far],
     "stranded": [stranded_unmarked, stranded_size_wrong],
     "retired": [forgotten_namespace],
+    "claims": [live_without_a_tip, claim_of_another_node, claimed_above_strangers],
 }
 
 

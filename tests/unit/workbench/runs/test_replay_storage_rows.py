@@ -201,13 +201,13 @@ def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path
     original = VerifiedPages.fetched
     wrong: list[int] = []
 
-    def spoiled(self: VerifiedPages, prompt: Any) -> None:
+    def spoiled(self: VerifiedPages, prompt: Any, namespace: str) -> None:
         host = self._host["full"]
-        reach = self._cache.tree.transfers.host_path_end(Key(prompt))
+        reach = self._cache.tree.transfers.host_path_end(Key(prompt, namespace))
         page = self._cache.tree.pages(reach, "full", Tier.HOST)[-1:]
         before, content = self.wrong_bytes, host.read(page)
         host.write(page, content ^ np.uint8(1))
-        original(self, prompt)
+        original(self, prompt, namespace)
         host.write(page, content)
         wrong.append(self.wrong_bytes - before)
 
