@@ -115,7 +115,7 @@ class PrefixCache:
         max_versions: int = 16_384,
         max_sessions: int = 65_536,
         max_hints: int = 4096,
-        infer_sessions: bool = True,
+        infer_sessions: bool = False,
         time_s: Callable[[], float] = coarse_monotonic_s,
         tenants: Tenants | None = None,
     ) -> None:

@@ -17,14 +17,14 @@ class TreeSettings:
     These change what prompts hit: `settle_limit`, because a value whose mark is not up to date yet counts as stranded or not as
     it did before, and `evict_reclaim_limit`, because an eviction that finds no invalidated node takes what is of use;
     `cost_steps` under `cost` and `density`; how many `ghost_bytes`, and all from `remembered_turns` on, under `density`. The
-    others change nothing that is hit.
+    others change nothing that is hit, but for what sessions supersede: see `cost_steps` and `session_texts`.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
         evict_reclaim_limit: nodes of invalidated namespaces that an eviction looks at before each victim.
         max_listed_children: children of a node that are only a list; more get a table.
         cost_steps: how many nodes `cost` and `density` go up to find the boundary (a length one can resume from) before a
-            state or window; beyond that they use the distance so far.
+            state or window; beyond that they use the distance so far. A session's turn supersedes what as many have.
         ghost_bytes: host memory for what was evicted, by which misses are told apart, and as much for texts that several
             namespaces have; 0 for none, and then no causes of misses. A policy that recognises by it who comes back has
             the default then.

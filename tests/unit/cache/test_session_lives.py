@@ -55,7 +55,7 @@ def left_at(cache: PrefixCache, length: int, component: str, tier: Tier = Tier.D
 def test_the_next_turn_supersedes_what_it_resumed_from(
     kinds: list[Component], component: str, policy: str, session: str | None
 ) -> None:
-    cache = cache_of(kinds, policy=policy, has_host=True)
+    cache = cache_of(kinds, policy=policy, has_host=True, infer_sessions=session is None)
     turn(cache, np.arange(17), session)
     assert not left_at(cache, 16, component)
     assert turn(cache, np.arange(41), session) == 16
@@ -69,7 +69,7 @@ def test_the_next_turn_supersedes_what_it_resumed_from(
 
 @pytest.mark.parametrize("session", ["agent", None])
 def test_what_was_branched_from_before_stays(session: str | None) -> None:
-    cache = cache_of(STATES)
+    cache = cache_of(STATES, infer_sessions=session is None)
     turn(cache, np.arange(17), session)
     assert turn(cache, [*range(16), *range(100, 116)], "other") == 16
     assert turn(cache, np.arange(41), session) == 16
@@ -88,7 +88,7 @@ def test_who_branches_off_later_may_still_do_so_and_keeps_it_from_then_on() -> N
 
 
 def test_superseding_can_be_left_to_those_who_say_so() -> None:
-    cache = cache_of(STATES, infer_sessions=False)
+    cache = cache_of(STATES)
     turn(cache, np.arange(17))
     turn(cache, np.arange(41))
     turn(cache, np.arange(65))

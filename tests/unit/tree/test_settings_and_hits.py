@@ -20,6 +20,7 @@ OTHER = {
     "cost_steps": 1,
     "ghost_bytes": 2_000,
     "faded_ghosts": 0,
+    "session_texts": 1,
     "remembered_turns": 4,
     "revise_every": 3,
     "listed_places": 1,
