@@ -9,10 +9,11 @@ in an order themselves, by how full their share is, the fullest first. So there 
 - If none holds more than its share (requests have taken the rest of the room), the fullest group's next victim goes.
 
 What holds, whatever is done: as long as a group over its share has a value that can go, no value of another group within its
-own is chosen. A path's victim takes along what its group has behind it, in whatever room. A victim takes its group below the share by less than the victim's own pages, and the end that is cut from a long path
-not at all. Locked values count as held, the pages of running requests that are not published yet as nobody's; so a request
-never fails for want of pages that could be evicted. A cap bounds what a group holds that can be evicted: what exceeds it goes
-with the next `hold_caps`, which the cache calls wherever values become evictable.
+own is chosen. A path's victim takes along what its group has behind it, in whatever room. A victim takes its group below the
+share by less than the victim's own pages, and the end that is cut from a long path not at all. Locked values count as held, the
+pages of running requests that are not published yet as nobody's; so a request never fails for want of pages that could be
+evicted. A cap bounds what a group holds that can be evicted: what exceeds it goes with the next `hold_caps`, which the cache
+calls after each commit, release and poll.
 
 Cost: O(log values + log groups) to add or remove a value, or where a group's pages change; O(groups compared) choices of the
 policy a victim. Room for a group is made with its first value, and given up with its last, so namespaces that hold nothing cost

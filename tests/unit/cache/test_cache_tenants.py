@@ -49,6 +49,19 @@ def test_a_flood_leaves_a_quiet_tenant_its_floor(policy: str, budget: BlockBudge
     assert (room.share, room.cap, room.victims) == (40 if budget else 20, None, 0)
 
 
+def test_hints_of_a_flood_do_not_take_another_tenants_floor() -> None:
+    """The flood pins each of its prompts; what it pins beyond its share goes all the same."""
+    cache = PrefixCache([FULL], 1, {"full": 80}, tenants=Tenants(groups=(QUIET,)))
+    prompts = [[i, *range(100, 104)] for i in range(4)]
+    for prompt in prompts:
+        serve(cache, prompt, "q")
+    for i in range(40):
+        serve(cache, [1000 + i, *range(10)], "flood")
+        assert cache.hints.pin(Key([1000 + i, *range(10)], "flood"))
+    assert sum(serve(cache, prompt, "q") for prompt in prompts) == 16
+    assert not cache.tree.check()
+
+
 def test_an_eviction_says_whose_share_was_exceeded() -> None:
     cache = PrefixCache([FULL], 1, {"full": 20}, policy="lru", tenants=Tenants(groups=(QUIET,)))
     for i in range(4):
