@@ -28,7 +28,7 @@ def mixed(workloads: Mapping[str, Workload]) -> Workload:
     for name, workload in workloads.items():
         requests += _apart(workload, name, blocks, chains)
         blocks += workload.block_count
-        chains += 1 + max((request.chain for request in workload.requests), default=0)
+        chains += 1 + max((max(request.chain, request.parent_chain) for request in workload.requests), default=0)
     return Workload(
         name=" + ".join(workload.name for workload in workloads.values()),
         requests=in_arrival_order(requests),
@@ -47,8 +47,13 @@ def _apart(workload: Workload, name: str, blocks: int, chains: int) -> Iterator[
             namespace=name,
             runs=_shifted(request.runs, blocks),
             answer_runs=None if request.answer_runs is None else _shifted(request.answer_runs, blocks),
-            chain=NO_CHAIN if request.chain == NO_CHAIN else request.chain + chains,
+            chain=_moved(request.chain, chains),
+            parent_chain=_moved(request.parent_chain, chains),
         )
+
+
+def _moved(chain: int, chains: int) -> int:
+    return NO_CHAIN if chain == NO_CHAIN else chain + chains
 
 
 def _shifted(runs: Int64s, blocks: int) -> Int64s:
