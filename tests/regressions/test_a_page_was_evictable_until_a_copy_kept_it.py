@@ -26,7 +26,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
 def test_pages_that_are_being_copied_come_free_where_they_are_needed(kind: str, device: FakeDevice | None) -> None:
     served = Served(kind, lanes=None if device is None else device.lanes)
     boundary = served.compute()
-    evictable = {name: served.tree.pool(name).evictable_pages for name in served.tensors}
+    owners = [name for name, tensors in served.tensors.items() if tensors.shares is None]
+    evictable = {name: served.tree.pool(name).evictable_pages for name in owners}
     served.tiers.controller.committed(boundary)
     served.tiers.poll()
     assert served.tiers.is_busy

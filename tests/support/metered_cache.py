@@ -1,10 +1,11 @@
-"""A cache with all that has figures: a host tier, and a store in memory."""
+"""A cache with all that has figures: a host tier, a store in memory, and tenants."""
 
 from __future__ import annotations
 
 from host_cells import HostPages
 from kinds import FULL, MAMBA
 
+from unified_tree import TenantGroup, Tenants
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.storage import MemoryStorage, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
@@ -22,4 +23,6 @@ def metered_cache() -> PrefixCache:
     }
     engine = MemoryStorage([*pools.values(), record_pool([pools["mamba"]], RECORDS)])
     storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1")
-    return PrefixCache([FULL, MAMBA], 2, host=HostTier(page_counts={}, engine=NullEngine()), storage=storage)
+    host = HostTier(page_counts={}, engine=NullEngine())
+    tenants = Tenants(groups=(TenantGroup(name="a", namespaces=("a",)),))
+    return PrefixCache([FULL, MAMBA], 2, host=host, storage=storage, tenants=tenants)
