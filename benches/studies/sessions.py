@@ -51,7 +51,7 @@ class Agent:
 
 @dataclass(slots=True)
 class Tally:
-    """What was served."""
+    """The tokens that were served, and those of them that hit."""
 
     prompt: int = 0
     hit: int = 0

@@ -1,10 +1,9 @@
 """`python -m benches.studies.tenants TRACES`: what shares of a cache cost, and what they keep.
 
-Questions, each for some models and memories. Flood: a quiet tenant's trace has a floor, and another tenant asks ten times as
-much with prompts that nobody repeats; what does the quiet one hit, against a cache of its share alone, and without shares? Mix:
-two traces are two tenants with floors; what do both hit together, against one cache without shares, and against two caches?
-Hits are of all prompt tokens that were asked, those of
-requests that were turned away included. Silent on: latency, and a host tier.
+Two questions, for some models and memories. Flood: a quiet tenant's trace has a floor, and another tenant asks ten times as
+many prompts, none of which comes again. What does the quiet tenant hit, beside a cache of its share alone, and without shares?
+Mix: two traces are two tenants with floors. What do both hit together, beside one cache without shares? Hits are of all prompt
+tokens that were asked, those of refused requests included. Silent on: latency, and a host tier.
 """
 
 from __future__ import annotations

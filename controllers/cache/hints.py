@@ -26,7 +26,7 @@ ENDED_A_CALL: Final = 4
 
 
 class Verb(Enum):
-    """What a hint asks for."""
+    """The kinds of hints."""
 
     RETAIN = "retain"
     PIN = "pin"
@@ -106,7 +106,7 @@ class Hints:
         prompt, for a time. It goes after all others, and still goes if a pool needs it.
 
         Returns whether there was anything to keep. Raises LeaseError for a prompt without a time, and for a time beside several
-        ranks, whose clocks differ. Cost: O(nodes of a window), or a match.
+        ranks, whose clocks differ. Cost: O(nodes since its last prompt, and of a window), or a match.
         """
         if seconds is None and isinstance(target, Key):
             raise LeaseError("a prompt is retained for a time; `pin` keeps it without one")

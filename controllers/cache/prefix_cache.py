@@ -19,7 +19,7 @@ from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
-from unified_tree.controllers.cache.sessions import Sessions, is_hashable
+from unified_tree.controllers.cache.sessions import Sessions, is_hashable, session_name
 from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.cache_counters import CacheCounters
@@ -239,8 +239,8 @@ class PrefixCache:
             arriving = flag(arriving, "arriving", LeaseError)
         if not is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
-        if session is not None and not is_hashable(session):
-            raise LeaseError(f"a session's name must be hashable, not {session!r}")
+        if session is not None:
+            session = session_name(session)
         lease: Lease | None = None
         observers = self.counters.observers
         if observers.all:

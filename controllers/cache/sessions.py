@@ -8,7 +8,7 @@ The tree holds what this means for its values (`state.claims`); here are the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from unified_tree.nodes.claim import Claimant, Tip
 from unified_tree.state import claims
@@ -90,7 +90,7 @@ class Turn:
             claims.supersede_above(state, node, self._resumed, saved, has_windows=session is not None)
 
     def ended(self, node: Node | None) -> None:
-        """Its lease ends. What it has published of a prompt is a text of its own if the rest never came. Idempotent."""
+        """Its lease ends. If the rest of its prompt never came, the published part is a text of its own. Idempotent."""
         session, tip = self.session, self._tip
         if node is not None and (session is None or not session.is_open):
             claims.pass_by(self._state, node, session)
@@ -117,7 +117,7 @@ class Sessions:
         infers: whether a request without a session supersedes what it resumed from, too.
 
     Attributes:
-        watcher: called with each session that ends; None for nobody.
+        watcher: is called with each session that ends; None where nothing listens.
     """
 
     __slots__ = ("_by_name", "_counters", "_infers", "_max_open", "_state", "watcher")
@@ -150,6 +150,7 @@ class Sessions:
                 raise LeaseError(f"the session {checked!r} cannot be part of itself")
             opened = None if above is None else self.open(above)
             session = self._by_name[checked] = Session(checked, opened)
+            self._state.claimants.add(session)
             if opened is not None:
                 opened.parts[session] = None
             self._use(session)
@@ -187,6 +188,7 @@ class Sessions:
             claims.leave_all(self._state, each)
             each.turns, each.parts = {}, {}
             del self._by_name[each.name]
+            self._state.claimants.discard(each)
             self._counters.ended_sessions += 1
             if self.watcher is not None:
                 self.watcher(each)
@@ -196,12 +198,12 @@ class Sessions:
 
 def session_name(name: object) -> Hashable:
     """A session's name, checked. Raises LeaseError."""
-    if name is None or not isinstance(name, Hashable) or not is_hashable(name):
+    if name is None or not is_hashable(name):
         raise LeaseError(f"a session's name must be hashable and not None, not {name!r}")
     return name
 
 
-def is_hashable(name: object) -> bool:
+def is_hashable(name: object) -> TypeGuard[Hashable]:
     """Whether a dictionary takes it as a name."""
     try:
         hash(name)

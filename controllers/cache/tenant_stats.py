@@ -1,4 +1,4 @@
-"""What each group of namespaces asked for, hit and holds."""
+"""Statistics by group of namespaces: requests, hits, and memory held."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRoomStats:
-    """What a group holds of one pool in pages, or of a budget in blocks.
+    """The memory of a group: pages of one pool, or blocks of a budget.
 
     Attributes:
         used: held by the tree, locked or not; what running requests hold and have not published is not counted.

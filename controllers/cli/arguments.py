@@ -280,7 +280,7 @@ class Arguments:
         return Tenants(groups=tuple(TenantGroup(name=n, namespaces=(n,), floor=shares.get(n, 0.0)) for n in names))
 
     def workload(self, progress: Callable[[int], None] | None = None) -> Workload:
-        """What to replay: the trace named, or a built-in workload, with those of the tenants; `progress` as of `read_trace`."""
+        """The workload to replay: the named trace or a built-in one, and the tenants'; `progress` as of `read_trace`."""
         workload = self._own_workload(progress)
         given = dict(_named(text, "--tenant") for text in self._given.get("tenants") or ())
         if not given:

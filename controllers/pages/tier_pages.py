@@ -107,7 +107,7 @@ class TierPages(PageSource):
     Attributes:
         other_tier: the pools of the other tier, whose pages an eviction here may free; None without another tier.
         watcher: is told of every page that lands or is freed; None for nobody.
-        relief: called before a request is refused; whether it made pages evictable that were not. None for nobody.
+        relief: is called before a request is refused, and says whether it made more pages evictable; None without one.
     """
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:

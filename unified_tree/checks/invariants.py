@@ -235,6 +235,7 @@ def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
     """
     for tier in TIERS if state.tenants is not None else ():
         used: dict[int, dict[int, int]] = {}
+        placed = {entry for pool in state.pools(tier) for order in pool.orders() for entry in order}
         for value in _owned(state, tier):
             pool = state.pools(tier)[value.component]
             root = value.node.root
@@ -245,8 +246,7 @@ def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
                 continue
             of_room = used.setdefault(id(pool.shares), {})
             of_room[root.group] = of_room.get(root.group, 0) + value.page_count * pool.shares.page_units[pool.slot]
-            in_order = value in set(pool.shares.of_group(root.group).orders[pool.slot])
-            if in_order != value.is_placed:
+            if (value in placed) != value.is_placed:
                 yield f"{pool.component.name} on {tier.name} at {value.node} is not in its group's order"
         for room in {id(pool.shares): pool.shares for pool in state.pools(tier) if pool.shares is not None}.values():
             for deviation in room.deviations(used.get(id(room), {})):

@@ -151,14 +151,8 @@ def evict_over_caps(state: TreeState, tier: Tier) -> EvictResult:
 
 def _first_of_room(pools: list[Pool], share: Share) -> Value | None:
     """The value of one group that goes first, of whatever pool of a room. Cost: O(pools)."""
-    best: Value | None = None
-    for pool in pools:
-        first = pool.first_of_groups([share])
-        if first is None:
-            continue
-        if best is None or (first.urgency, pool.standing(first)) < (best.urgency, pools[0].standing(best)):
-            best = first
-    return best
+    firsts = [first for pool in pools if (first := pool.first_of_groups([share])) is not None]
+    return min(firsts, key=lambda first: (first.urgency, pools[0].standing(first)), default=None)
 
 
 def _page_blocks(state: TreeState, shared: SharedPools, victim: Value) -> int:

@@ -72,6 +72,10 @@ class Claimant:
         self.tips: list[Tip] = []
         self.shares: list[Claim] = []
 
+    def forget(self) -> None:
+        """The tree is gone: refer to none of its claims, which refer to this."""
+        self.tips, self.shares = [], []
+
     def nearest_above(self, other: Claimant) -> Claimant | None:
         """The nearest session that is both or above both; None if they are of two trees. Cost: O(depth)."""
         one: Claimant | None = self
@@ -101,3 +105,9 @@ class Hold:
         self.keeps = keeps
         self.values: list[Value] = []
         self.was_taken = False
+
+    def forget(self) -> None:
+        """The tree is gone: refer to none of its values, which refer to this."""
+        for value in self.values:
+            value.holds = ()
+        self.values = []

@@ -373,6 +373,8 @@ class NodeTable:
                     value.copying = ()
                     value.locked_by = None
                     value.holds = ()
+            if node.claim is not None:
+                node.claim.node = None
             node.claim = None
             node.device = node.host = ()
             node.parent = node.first_child = node.next_sibling = node.previous_sibling = node.cursor = None

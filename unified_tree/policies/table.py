@@ -95,7 +95,7 @@ class Guarded(Standard):
         chosen: object = self._tell("next_victim", order, first)
         if chosen is None:
             return first
-        if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and same_pool(chosen, first):
+        if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and in_one_order(chosen, first):
             return chosen
         self._failed(f"{chosen!r} cannot be the next victim")
         return first
@@ -104,7 +104,7 @@ class Guarded(Standard):
         if not self.chooses:
             return first
         said: object = self._tell("likely_victim", order, first)
-        return said if isinstance(said, Value) and same_pool(said, first) else None
+        return said if isinstance(said, Value) and in_one_order(said, first) else None
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         said: object = self._tell("explain", rank, second_rank, now)
@@ -173,8 +173,8 @@ def overrides(policy: object, name: str) -> bool:
     return callable(method) and getattr(method, "__func__", None) is not getattr(EvictionPolicy, name, method)
 
 
-def same_pool(one: Value, other: Value) -> bool:
-    """Whether two values lie in one pool, and are of one group of namespaces."""
+def in_one_order(one: Value, other: Value) -> bool:
+    """Whether two values stand in one order: they are of one pool, and of one group of namespaces."""
     root, other_root = one.node.root, other.node.root
     group, other_group = 0 if root is None else root.group, 0 if other_root is None else other_root.group
     return one.component == other.component and one.tier is other.tier and group == other_group

@@ -222,6 +222,7 @@ def _demote(state: TreeState, value: Value | None) -> bool:
 def hold_boundary(state: TreeState, hold: Hold, node: Node) -> None:
     """Hold the values that the boundary at a node's end needs, on both tiers. Cost: O(components and nodes of the windows)."""
     layout = state.layout
+    state.holds.add(hold)
     for values in (node.device, node.host):
         for i in (*layout.paths, *layout.points):
             held = values[i]
@@ -249,6 +250,7 @@ def end_hold(state: TreeState, hold: Hold) -> None:
         value.holds = tuple([each for each in value.holds if each is not hold])
         state.pools(value.tier)[value.component].reclass(value)
     hold.values = []
+    state.holds.discard(hold)
 
 
 def demote_boundary(state: TreeState, node: Node) -> None:

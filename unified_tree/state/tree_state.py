@@ -17,7 +17,7 @@ from unified_tree.declare.tenants import Room
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
 from unified_tree.nodes.children import attach, detach
-from unified_tree.nodes.claim import Claim, Claimant
+from unified_tree.nodes.claim import Claim, Claimant, Hold
 from unified_tree.nodes.node import Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
 from unified_tree.state.claims import pass_by
@@ -65,6 +65,7 @@ class TreeState:
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
         arrival: what it answered to the request that arrived last.
         claimant: the session whose nodes are being made; None for none.
+        claimants, holds: the open sessions, and what open hints hold.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -119,6 +120,8 @@ class TreeState:
         self.ages: Ages | None = None
         self.arrival: object = None
         self.claimant: Claimant | None = None
+        self.claimants: set[Claimant] = set()
+        self.holds: set[Hold] = set()
         self._remember(time_s)
 
     def _divide(self, tenants: Tenants, tier: Tier) -> list[Shares]:
@@ -475,6 +478,10 @@ class TreeState:
     def release(self) -> None:
         """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
         self.nodes.release()
+        for claimant in self.claimants:
+            claimant.forget()
+        for hold in self.holds:
+            hold.forget()
         for room in self.rooms:
             room.release()
         if self.texts is not None:

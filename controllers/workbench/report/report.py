@@ -123,7 +123,7 @@ def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:
 
 
 def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
-    """What each row hits of each tenant's prompts; nothing without tenants."""
+    """The hits of each row by tenant; nothing without tenants."""
     divided = [row for row in rows if row.cache.tenants]
     if divided:
         names = [name for name, group in divided[0].cache.tenants.items() if group.requests]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
@@ -134,16 +134,13 @@ class TimedCache:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
         request = entry.request
         with entry.spent:
-            named_session: dict[str, Any] = (
-                {} if self._sessions is None else {"session": self._sessions.begin(self.cache, request)}
-            )
             return self.cache.acquire(
                 Key(prompt, request.namespace),
                 checkpoints,
                 priority=request.priority,
                 save_output=request.answer_runs is not None,
                 request=request.index if named else None,
-                **named_session,
+                session=None if self._sessions is None else self._sessions.begin(self.cache, request),
             )
 
     def ended(self, entry: ServedRequest) -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import session_turns
+from session_turns import STATES, turn
 
-from unified_tree import Component, Key, LeaseError, Path, Point
+from unified_tree import Key, LeaseError
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host import HostTier, WritePolicy
-from unified_tree.controllers.transfer_engines import NullEngine
-
-STATES = [Component(name="full", coverage=Path()), Component(name="mamba", coverage=Point(), save_grid_tokens=4)]
 
 
 class Clock:
@@ -25,23 +23,7 @@ class Clock:
 
 
 def cache_of(pages: int = 12, *, has_host: bool = False, **options: Any) -> PrefixCache:
-    host = None
-    if has_host:
-        host = HostTier(page_counts={}, engine=NullEngine(), write_policy=WritePolicy.WRITE_THROUGH)
-    return PrefixCache(STATES, 4, {"full": pages, "mamba": 8}, host=host, **options)
-
-
-def turn(cache: PrefixCache, tokens: Any, session: object = None) -> int:
-    prompt = np.asarray(tokens)
-    with cache.acquire(Key(prompt), session=session) as lease:
-        cache.allocate(lease, prompt.size)
-        for stop in (*lease.save_at, prompt.size):
-            if stop > lease.committed:
-                cache.commit(lease, stop, states={at: page for at, page in lease.save_pages.items() if at <= stop})
-        cached = lease.cached_tokens
-    cache.drain()
-    assert not cache.tree.check()
-    return cached
+    return session_turns.cache_of(STATES, {"full": pages, "mamba": 8}, has_host=has_host, **options)
 
 
 def flood(cache: PrefixCache, count: int) -> None:

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
+import session_turns
+from session_turns import STATES, turn
 
-from unified_tree import Component, Key, LeaseError, Path, Point, Tier, Trailing
+from unified_tree import Component, Key, LeaseError, Path, Tier, Trailing
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host import HostTier, WritePolicy
-from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.controllers.cache.sessions import Session
 from unified_tree.nodes.order import LEFT
 
-STATES = [Component(name="full", coverage=Path()), Component(name="mamba", coverage=Point(), save_grid_tokens=4)]
 WINDOWS = [Component(name="full", coverage=Path()), Component(name="swa", coverage=Trailing(8))]
 
 
 def cache_of(kinds: list[Component], states: int = 100, *, has_host: bool = False, **options: Any) -> PrefixCache:
-    counts = {"full": 400, kinds[1].name: states}
-    host = None
-    if has_host:
-        host = HostTier(page_counts={}, engine=NullEngine(), write_policy=WritePolicy.WRITE_THROUGH)
-    return PrefixCache(kinds, 4, counts, host=host, **options)
-
-
-def turn(cache: PrefixCache, tokens: Any, session: object = None) -> int:
-    """Serve a prompt; how many of its tokens were cached."""
-    prompt = np.asarray(tokens)
-    with cache.acquire(Key(prompt), session=session) as lease:
-        cache.allocate(lease, prompt.size)
-        for stop in (*lease.save_at, prompt.size):
-            if stop > lease.committed:
-                cache.commit(lease, stop, states={at: page for at, page in lease.save_pages.items() if at <= stop})
-        cached = lease.cached_tokens
-    cache.poll()
-    assert not cache.tree.check()
-    return cached
+    return session_turns.cache_of(kinds, {"full": 400, kinds[1].name: states}, has_host=has_host, **options)
 
 
 def left_at(cache: PrefixCache, length: int, component: str, tier: Tier = Tier.DEVICE) -> bool:
@@ -158,3 +141,23 @@ def test_names_of_sessions_are_checked() -> None:
     cache.open_session("a")
     cache.end_session([])  # type: ignore[arg-type]
     assert cache.lease_count == 0
+
+
+def open_sessions() -> int:
+    gc.collect()
+    return sum(isinstance(each, Session) for each in gc.get_objects())
+
+
+def test_a_cache_that_goes_takes_its_open_sessions_and_hints_along() -> None:
+    """The collector does not see references through nodes and values."""
+    before = open_sessions()
+    cache = cache_of(STATES, states=3)
+    for i in range(6):
+        turn(cache, np.arange(100 * i, 100 * i + 17), i)
+        assert cache.hints.pin(i)
+    assert open_sessions() == before + 6
+    for i in (0, 3):
+        cache.end_session(i)
+    assert open_sessions() == before + 4
+    del cache
+    assert open_sessions() == before

@@ -66,8 +66,10 @@ class CountingCache:
         priority: int = 0,
         save_output: bool = True,
         request: int | None = None,
+        session: int | None = None,
     ) -> CountedLease:
         assert request is None, "there is no store that it could have waited for"
+        assert session is None, "the server was not told of sessions"
         assert (priority, save_output) == (0, False), "a trace cannot show who goes on from an answer"
         assert all(0 < length <= len(key) for length in checkpoints)
         if not self.free:
