@@ -134,9 +134,9 @@ def _attention(
         pools: of one kind, whose layers follow one another.
     """
     kinds = {type(pool).__name__ for pool in pools}
-    kind = next(iter(kinds))
-    is_known = kind in LATENT or (kind in PER_HEAD and all(pool.kv_cache_layout == "nhd" for pool in pools))
-    if len(kinds) > 1 or not is_known or getattr(pools[0], "index_kpool", 1) != 1:
+    kind = type(pools[0]).__name__
+    is_one = len(kinds) == 1 and getattr(pools[0], "index_kpool", 1) == 1
+    if not is_one or not (kind in LATENT or (kind in PER_HEAD and all(pool.kv_cache_layout == "nhd" for pool in pools))):
         raise ConfigurationError(
             f"{component}: a host tier behind SGLang's {', '.join(sorted(kinds))} is not supported; "
             "leave --enable-hierarchical-cache out"
