@@ -148,8 +148,8 @@ def _attention(
     by_part |= {name: _layers(pools, buffer) for name, buffer in SCALES if getattr(pools[0], buffer, None) is not None}
     paged = {name: [_paged(tensor, rows, page_size) for tensor in tensors] for name, tensors in by_part.items()}
     shard = WHOLE if kind in LATENT else shard
-    dtype = dict.fromkeys(names, pools[0].dtype)
-    found = {component: _described(component, tuple(layer_ids), paged, page_size, shard, dtype)}
+    dtypes: dict[str, torch.dtype] = dict.fromkeys(names, pools[0].dtype)
+    found = {component: _described(component, tuple(layer_ids), paged, page_size, shard, dtypes)}
     if kind == "DSATokenToKVPool":
         keys = _layers(pools, "index_k_with_scale_buffer")
         has_keys = [index for index, tensor in enumerate(keys) if len(tensor)]  # the others use the layer's before
