@@ -333,6 +333,31 @@ def test_what_the_other_tier_has_too_goes_first(tier: Tier) -> None:
     assert grove.tree.evict({"full": 4}, tier).lost == 1
 
 
+def test_recency_has_lost_what_the_device_loses_once_the_host_was_full() -> None:
+    """Until then a backup might have saved it. A text takes four pages of two tokens."""
+    grove = Grove([FULL], policy="density")
+    host, both, device = "abcdefgh", "ijklmnop", "qrstuvwx"
+    for text in (host, both, device):
+        grove.put(text)
+        grove.match(text)
+    policy = grove.tree.state.policy
+    assert isinstance(policy, HitDensity)
+    shadow = policy._shadow.texts
+    grove.backup(host)
+    grove.backup(both)
+    grove.evict(4)
+    for text in (both, host):
+        grove.match(text)
+    grove.put("ABCD")
+    grove.evict(4)
+    assert grove.match(device, touch=False).reachable.length == 0 and not shadow.was_cut, "the host has room"
+    assert grove.tree.evict({"full": 4}, Tier.HOST).lost == 0, "the device has it, too"
+    assert not shadow.was_cut, "so nothing was lost"
+    grove.evict(4)
+    assert grove.match(both, touch=False).reachable.length == 0
+    assert (shadow.was_cut, shadow.held) == (True, 8), "what the host has, since that is more"
+
+
 # -- decisions
 
 

@@ -109,6 +109,7 @@ class HitDensity(Standard):
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._has_budget = False  # that all pools share
+        self._host_was_full = [False] * len(components)  # of a kind; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
 
     @property
@@ -266,6 +267,8 @@ class HitDensity(Standard):
         if value.urgency > SPARE and value.touched:
             pool = self._pool_of(value)
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
+        if value.tier is Tier.HOST:
+            self._host_was_full[0 if self._has_budget else value.component] = True
         if value.copied:
             return
         if value.urgency > SPARE:
@@ -275,7 +278,7 @@ class HitDensity(Standard):
 
     def _cut_shadow(self, value: Value, *, is_whole: bool) -> None:
         """A value goes for want of room: recency holds no more of its kind than the tree does without it, on the tier that
-        holds more. It says nothing if it goes from the device while the host has room. Cost: O(components).
+        holds more. It says nothing if it goes from the device while the host still has room. Cost: O(components).
         """
         i, view = value.component, self._view
         ring = self._rings[i]
@@ -289,10 +292,10 @@ class HitDensity(Standard):
             on_device, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
         if value.tier is Tier.HOST:
             held = max(on_device, on_host - going)
-        elif on_host:
+        elif on_host and not self._host_was_full[0 if self._has_budget else i]:
             return
         else:
-            held = on_device - going
+            held = max(on_device - going, on_host)
         ring.cut(held if self._is_state[i] and not self._has_budget else held * view.page_size)
 
     def _lost_boundary(self, node: Node) -> None:
