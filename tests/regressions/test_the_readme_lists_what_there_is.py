@@ -26,11 +26,12 @@ def page(name: str) -> str:
 
 
 def test_the_page_of_models_has_every_model_type_and_no_other() -> None:
-    [(count, listed)] = re.findall(r"of these (\d+) types, [a-z ]+: ([a-z0-9_, ]+)\.", page("docs/models.md"))
+    [(count, listed)] = re.findall(r"of these (\d+) types, [a-z ]+: ([a-z0-9_, ]+)\.", page("docs/lab/models.md"))
     known = sorted({*READERS, *WRAPPED, *ALIASES})
     assert [name.strip() for name in listed.split(",")] == known
     assert int(count) == len(known)
     assert f"[{count} types](docs/models.md)" in page("README.md")
+    assert f"[{count} types](lab/models.md)" in page("docs/models.md")
 
 
 def test_the_readme_has_every_policy_and_their_number() -> None:

@@ -22,7 +22,7 @@ def test_a_tiny_model_keeps_what_its_composition_says(model_type: str) -> None:
 
 
 def test_every_type_that_generates_is_read_or_refused_in_one_line() -> None:
-    """docs/models.md gives these numbers."""
+    """docs/lab/models.md gives these numbers."""
     types = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}
     found: Counter[str] = Counter()
     for model_type in sorted(types):
