@@ -44,6 +44,19 @@ def test_a_server_of_ones_own_answers_as_without_a_cache() -> None:
         assert int(found[2]) > 0
 
 
+def test_prompts_with_states_are_hit_on_host() -> None:
+    """Four of twelve prompts come for the second time, of 24 tokens in whole pages each."""
+    assert printed("states_and_batch.py") == ["12 requests; 96 tokens hit, 96 on host; []"]
+
+
+def test_a_decode_server_gets_what_it_lacks_of_a_prompt() -> None:
+    """The cached tokens, from where on state arrives, and the tokens of the state: of a new prompt, and of the next turn."""
+    first, second, totals = printed("remote_prefill.py")
+    assert first == "0 {'full': 0, 'swa': 8, 'mamba': 18} 18"
+    assert second == "24 {'full': 24, 'swa': 24, 'mamba': 33} 33"
+    assert totals == "27 []"
+
+
 def test_a_policy_of_ones_own_keeps_system_prompts() -> None:
     """Four fifths of the prompts begin with 512 tokens of a system prompt: 61.5% of all tokens."""
     assert printed("custom_policy.py") == ["lru hits 53.2% of the prompt tokens", "Lrfu hits 60.4% of the prompt tokens"]
