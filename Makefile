@@ -47,9 +47,9 @@ test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s
 
-bench: $(VENV)/.test  ## the one table, into benches/results; ENGINE_PYTHON=… measures SGLang in the same run, README=1 renews README's table
+bench: $(VENV)/.test  ## the one table, into benches/results; ENGINE_PYTHON=… measures SGLang in the same run, LAB=1 renews the lab's table
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.__main__ import main; sys.exit(main())' \
-	    $(if $(ENGINE_PYTHON),--engine $(ENGINE_PYTHON)) $(if $(README),--readme) $(ARGS)
+	    $(if $(ENGINE_PYTHON),--engine $(ENGINE_PYTHON)) $(if $(LAB),--lab) $(ARGS)
 
 bench-replay: $(VENV)/.test  ## the replay beside kvcache-simulator, on its own question: ARGS=conversation_trace.jsonl.gz
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.simulator_peer import main; sys.exit(main())' $(ARGS)

@@ -23,6 +23,7 @@ from benches.worst_cases import WORST_CASES, Limits, measure_worst
 from benches.worst_report import lines_of, rows_of, worst_preamble, worst_questions
 
 RESULTS = ROOT / "benches" / "results"
+LAB_PAGE = ROOT / "docs" / "lab" / "benchmarks.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,9 +61,9 @@ def _summarize(rows: list[Row], options: argparse.Namespace) -> None:
         path.with_suffix(".json").write_text(json.dumps([asdict(line) for line in found], indent=1) + "\n")
     path.write_text(page(rows))
     print(f"\nwrote {path}")
-    if options.readme is not None:
-        rewrite(options.readme, rows)
-        print(f"rewrote the table of {options.readme}")
+    if options.lab is not None:
+        rewrite(options.lab, rows)
+        print(f"rewrote the table of {options.lab}")
 
 
 def _plot(rows: list[Row], path: Path) -> None:
@@ -181,9 +182,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--name", help="the table goes to benches/results/NAME.md (requests; with --quick or a choice, beside the rows instead)"
     )
-    parser.add_argument(
-        "--readme", type=Path, nargs="?", const=ROOT / "README.md", metavar="FILE", help="put its short form into this file"
-    )
+    parser.add_argument("--lab", type=Path, nargs="?", const=LAB_PAGE, metavar="FILE", help="put its short form into this page")
     parser.add_argument(
         "--plot",
         type=Path,

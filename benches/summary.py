@@ -216,11 +216,11 @@ def page(rows: list[Row]) -> str:
 """
 
 
-def rewrite(readme: Path, rows: list[Row]) -> None:
+def rewrite(page: Path, rows: list[Row]) -> None:
     """Put the short table between the two marks."""
-    text = readme.read_text()
+    text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise ValueError(f"{readme} lacks {BEGIN} … {END}")
-    readme.write_text(f"{before}{BEGIN}\n\n{short_table(lines(rows))}\n\n{END}{after}")
+        raise ValueError(f"{page} lacks {BEGIN} … {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{short_table(lines(rows))}\n\n{END}{after}")

@@ -110,17 +110,17 @@ def test_tails_are_those_of_every_call(quick: tuple[str, list[dict[str, Any]], P
     assert all(row["p999_us"] >= row["ours_us"] for row in rows)
 
 
-def test_one_table_is_written_beside_the_rows_and_into_the_readme(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+def test_one_table_is_written_beside_the_rows_and_into_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     done = run(
-        "--quick", "--components", "full", "--page", "64", "--json", str(tmp_path / "new" / "b.json"), "--readme", str(readme)
+        "--quick", "--components", "full", "--page", "64", "--json", str(tmp_path / "new" / "b.json"), "--lab", str(page)
     )
     assert done.returncode == 0, done.stderr
     written = (tmp_path / "new" / "b.md").read_text()
     assert "| commit a page, 1,024 tokens | full, page 64 |" in written
     assert "| a chat's turn | full, page 64 |" in written
-    text = readme.read_text()
+    text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "| an agent's turn" in text
 

@@ -1,4 +1,4 @@
-"""The one table says of each scenario ours, the rival's, the floor and the growth, and goes between the README's marks."""
+"""The one table says of each scenario ours, the rival's, the floor and the growth, and goes between the marks of a page."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_requests_come_last_with_the_hits_of_both() -> None:
     assert table(found).splitlines()[-1].endswith("| 7 / 8 |")
 
 
-def test_a_readme_without_the_marks_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
+def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "benchmarks.md"
     path.write_text(f"{BEGIN} and no end")
     with pytest.raises(ValueError, match=END):
         rewrite(path, [row("serve_chats", 0, 100.0)])
