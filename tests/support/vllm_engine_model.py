@@ -7,7 +7,7 @@ resumes on it. A block that was just allocated holds garbage.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,14 +44,35 @@ STATE = BlockGroup(index=1, coverage=Point(), layer_names=("state",), block_byte
 MODELS = {"full": [PATH], "window": [PATH, WINDOW], "state": [PATH, STATE]}
 
 
-def content(layer: str, namespace: str, tokens: Sequence[int]) -> int:
-    """What a layer holds after these tokens."""
-    return hash((layer, namespace, tuple(tokens))) & 0x7FFFFFFF
+def content(layer: str, namespace: str, inputs: Sequence[Hashable]) -> int:
+    """What a layer holds after these inputs."""
+    return hash((layer, namespace, tuple(inputs))) & 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an image lies in a prompt."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in a prompt, whose tokens are placeholders."""
+
+    identifier: str
+    mm_position: Place
 
 
 @dataclass(eq=False)
 class Request:
-    """A request of the model."""
+    """A request of the model.
+
+    Attributes:
+        mm_features: its images.
+        prompt_embeds: shape [tokens, hidden]; instead of all tokens, or of those of which `prompt_is_token_ids` says False.
+    """
 
     request_id: str
     namespace: str
@@ -62,10 +83,25 @@ class Request:
     is_aborted: bool = False
     blocks: list[list[int]] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    mm_features: list[Image] = field(default_factory=list)
+    prompt_embeds: torch.Tensor | None = None
+    prompt_is_token_ids: list[bool] | None = None
 
     @property
     def num_tokens(self) -> int:
         return len(self.all_token_ids)
+
+    def inputs(self, length: int) -> list[Hashable]:
+        """What the model is given for its first tokens: a token, a part of an image, or an embedding."""
+        found: list[Hashable] = list(self.all_token_ids[:length])
+        for at, row in enumerate([] if self.prompt_embeds is None else self.prompt_embeds[:length].tolist()):
+            if self.prompt_is_token_ids is None or not self.prompt_is_token_ids[at]:
+                found[at] = ("embedding", *row)
+        for image in self.mm_features:
+            begin = image.mm_position.offset
+            for at in range(begin, min(length, begin + image.mm_position.length)):
+                found[at] = (image.identifier, at - begin)
+        return found
 
 
 class Delayed(Executor):
@@ -249,7 +285,7 @@ class EngineModel:
         layer = f"{layer} of {rank} with weights {self.weights}"
         begin, end = index * PAGE, (index + 1) * PAGE
         lengths = [end] if group.coverage.is_exact else list(range(begin + 1, end + 1))
-        return [content(layer, request.namespace, request.all_token_ids[:length]) for length in lengths]
+        return [content(layer, request.namespace, request.inputs(length)) for length in lengths]
 
     def compute(self, request: Request) -> ScheduledRequest:
         """A chunk, or an output token."""

@@ -37,7 +37,6 @@ from unified_tree.controllers.adapters.vllm.engine_config import (
     block_groups,
     config_digest,
     has_weights_on_host,
-    is_storable,
     model_name,
     namespace_of,
     refuse_unsupported,
@@ -45,6 +44,7 @@ from unified_tree.controllers.adapters.vllm.engine_config import (
 from unified_tree.controllers.adapters.vllm.engine_request import ScheduledRequest
 from unified_tree.controllers.adapters.vllm.host_events import HostEvent
 from unified_tree.controllers.adapters.vllm.host_index import HostIndex
+from unified_tree.controllers.adapters.vllm.lora_files import LoraFiles
 from unified_tree.controllers.adapters.vllm.scheduler_side import SchedulerSide
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.adapters.vllm.step_plan import StepPlan, StepReport
@@ -121,6 +121,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         if settings.inspector is not None and self._scheduler.page is not None:
             logger.info("%s", settings.inspector.line(self._scheduler.page))
         self._requests: dict[str, Any] = {}
+        self._loras = LoraFiles()
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
@@ -148,11 +149,13 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     # The scheduler's calls, in the order of an engine step.
 
     def on_new_request(self, request: Any) -> None:
-        """Serve a request, unless its tokens do not say what it computes."""
-        namespace = namespace_of(request)
-        if namespace is not None:
+        """Serve a request, unless the weights of its LoRA may be others than its files say."""
+        lora = request.lora_request
+        version = "" if lora is None else self._loras.version(lora)
+        if version is not None:
             self._requests[request.request_id] = request
-            self.scheduler_side.begin(request, namespace, is_storable=is_storable(request))
+            is_storable = lora is None or version != ""
+            self.scheduler_side.begin(request, namespace_of(request, version), is_storable=is_storable)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens can be loaded, always beside the model; None while the request has to wait, and vLLM asks again."""

@@ -65,25 +65,16 @@ def has_weights_on_host(vllm_config: Any) -> bool:
     return bool(offload.uva.cpu_offload_gb or offload.prefetch.offload_group_size)
 
 
-def namespace_of(request: Any) -> str | None:
-    """The namespace of a request's keys: its cache salt and its LoRA, whose name may come to mean another path or, after it was
-    unloaded, another id.
+def namespace_of(request: Any, lora_version: str) -> str:
+    """The namespace of a request's keys: its cache salt and its LoRA. One without a version has its name, its path and its id,
+    since the name may come to mean another path or, after it was unloaded, another id.
 
-    None if the connector leaves the request alone, because its tokens do not determine what it computes: it has images, or
-    embeddings instead of tokens, or a LoRA whose weights were replaced in place.
+    Args:
+        lora_version: as `LoraFiles.version` told.
     """
     lora = request.lora_request
-    if request.mm_features or request.prompt_embeds is not None or (lora is not None and lora.load_inplace):
-        return None
-    adapter = None if lora is None else [lora.lora_name, lora.lora_int_id, lora.lora_path]
+    adapter = None if lora is None else lora_version or [lora.lora_name, lora.lora_int_id, lora.lora_path]
     return "" if request.cache_salt is None and adapter is None else json.dumps([request.cache_salt, adapter])
-
-
-def is_storable(request: Any) -> bool:
-    """Whether a request's prefix may be stored. That of a LoRA may not: its name does not say which weights it has, and another
-    process may load others under the same.
-    """
-    return request.lora_request is None
 
 
 def model_name(vllm_config: Any) -> str:

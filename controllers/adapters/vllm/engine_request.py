@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
+from unified_tree.controllers.adapters.vllm.engine_tokens import PromptInputs, key_tokens
 from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.admitted_request import AdmittedRequest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Match
 
 
-class EngineRequest(Protocol):
+class EngineRequest(PromptInputs, Protocol):
     """A request of vLLM. Its tokens are those known so far; a step that runs may add more."""
 
     @property
@@ -32,11 +32,6 @@ class EngineRequest(Protocol):
     @property
     def num_tokens(self) -> int:
         """Of the prompt and the output."""
-        ...
-
-    @property
-    def all_token_ids(self) -> Sequence[int]:
-        """The same tokens."""
         ...
 
     @property
@@ -138,7 +133,7 @@ class TrackedRequest:
         )
 
     def _tokens(self, begin: int, end: int) -> NDArray[np.int64]:
-        return np.fromiter(self.request.all_token_ids[begin:end], np.int64)
+        return key_tokens(self.request, begin, end)
 
     def hold(self, anchor: Receipt | None) -> None:
         """Lock another path, or none."""

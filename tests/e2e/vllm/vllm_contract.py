@@ -45,6 +45,7 @@ INTERFACE = Interface(
         "vllm/v1/outputs.py": ("KVConnectorOutput",),
         "vllm/v1/request.py": ("Request",),
         "vllm/lora/request.py": ("LoRARequest",),
+        "vllm/multimodal/inputs.py": ("MultiModalFeatureSpec", "PlaceholderRange"),
         "vllm/config/kv_transfer.py": ("KVTransferConfig",),
         "vllm/config/offload.py": ("OffloadConfig", "PrefetchOffloadConfig", "UVAOffloadConfig"),
     },

@@ -1,0 +1,42 @@
+"""Which weights the LoRA adapters of vLLM's requests have, known by their files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from unified_tree.controllers.storage_tier.checkpoint import weights_version
+
+Files = tuple[tuple[str, int, int], ...]
+"""Names, sizes and times of change, in ns."""
+
+
+class LoraFiles:
+    """The adapters that requests have named, since vLLM started."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int, str], tuple[Files, str]] = {}
+
+    def version(self, lora: Any) -> str | None:
+        """A name of an adapter's weights, the same in every process; "" for one whose files are not in a local folder.
+
+        None if the connector has to leave its requests alone: the weights were replaced in place, or the files have changed
+        since a request named the adapter first, and vLLM may have loaded either. Cost: a stat a file, and once for each adapter
+        128 KiB read of each file.
+        """
+        if lora.load_inplace:
+            return None
+        if not os.path.isdir(lora.lora_path):
+            return ""
+        files = tuple(
+            (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+            for entry in sorted(Path(lora.lora_path).iterdir())
+            if entry.is_file()
+        )
+        known = (lora.lora_name, lora.lora_int_id, lora.lora_path)
+        if known not in self._seen:
+            layout = "3d" if lora.is_3d_lora_weight else "2d"
+            self._seen[known] = files, weights_version(lora.lora_path, layout)
+        before, version = self._seen[known]
+        return version if files == before else None
