@@ -89,10 +89,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         require_tested(vllm.__version__)  # pyright: ignore[reportAttributeAccessIssue]
         super().__init__(vllm_config, role, kv_cache_config)
-        refuse_unsupported(vllm_config)
         settings = ConnectorSettings.of(vllm_config.kv_transfer_config.kv_connector_extra_config)
         self._settings = settings
         groups, self._block_tokens = block_groups(kv_cache_config)
+        refuse_unsupported(vllm_config, groups)
         counts = page_counts(groups, self._block_tokens, settings.host_bytes, settings.boundary_tokens)
         self._groups = groups
         self._scheduler: SchedulerSide | None = None
@@ -305,14 +305,15 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         return metadata.plan
 
     def _scheduled(self, output: Any) -> Iterable[ScheduledRequest]:
-        """The step's requests. Their own counts are those before the step."""
-        state = output.kv_connector_block_state
+        """The step's requests. Their own counts are those before the step; drafted tokens may be rejected after it."""
+        state, drafts = output.kv_connector_block_state, self._vllm_config.speculative_config is not None
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is not None and request_id in state.req_ids:
+                end = request.num_computed_tokens + tokens
                 yield ScheduledRequest(
                     request_id=request_id,
-                    end_tokens=request.num_computed_tokens + tokens,
+                    end_tokens=min(end, request.num_tokens) if drafts else end,
                     block_table=partial(state.get_block_ids, request_id),
                     states=state.boundary_state_offloads.get(request_id, ()),
                 )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +21,9 @@ from vllm.v1.kv_cache_interface import (
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
 from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
 from unified_tree.terms.errors import ConfigurationError
+
+DRAFTS_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
+"""Methods of speculative decoding that draft from known tokens, and keep nothing in blocks."""
 
 
 def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
@@ -43,16 +47,17 @@ def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
         raise ConfigurationError("a model without a group of full attention is not supported")
     return groups, sizes.pop()
 
-
-def refuse_unsupported(vllm_config: Any) -> None:
+def refuse_unsupported(vllm_config: Any, groups: Sequence[BlockGroup]) -> None:
     """Raise ConfigurationError, naming every part of the configuration that was not tested with the connector."""
-    parallel, wrong = vllm_config.parallel_config, []
+    parallel, speculative, wrong = vllm_config.parallel_config, vllm_config.speculative_config, []
     if parallel.pipeline_parallel_size > 1:
         wrong.append("pipeline parallelism: its ranks have other layers")
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         wrong.append("context parallelism: it divides blocks among ranks")
-    if vllm_config.speculative_config is not None:
-        wrong.append("speculative decoding: drafted tokens may be rejected after their blocks are saved")
+    if speculative is not None and speculative.method not in DRAFTS_WITHOUT_MODEL:
+        wrong.append(f"speculative decoding by {speculative.method}: its drafts are in blocks after their step's saves")
+    if speculative is not None and any(group.coverage.is_exact for group in groups):
+        wrong.append("speculative decoding with recurrent states, which are of drafted tokens, too")
     if vllm_config.kv_transfer_config.kv_role != "kv_both":
         wrong.append(f"kv_role {vllm_config.kv_transfer_config.kv_role!r}: it must be 'kv_both'")
     if wrong:
