@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.terms.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.declare.page_format import Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +40,17 @@ class StoreSettings:
         store = {"options": {key: value for key, value in given.items() if key not in names}, **given}
         return cls(**{key: store[key] for key in store if key in names})
 
-    def options_for(self, ranks: int) -> Mapping[str, Any]:
-        """The options of the engine for one of several tensor-parallel ranks, which divide a directory of files."""
-        return {"shares": ranks, **self.options} if self.engine == "file" and ranks > 1 else self.options
+    def options_for(self, shard: Shard) -> Mapping[str, Any]:
+        """The options of the engine for one of several tensor-parallel ranks. They divide a directory of files, and each has a
+        file of its own on 3FS.
+        """
+        if shard.count == 1:
+            return self.options
+        if self.engine == "file":
+            return {"shares": shard.count, **self.options}
+        if self.engine == "hf3fs" and "rank" in self.options:
+            return {**self.options, "rank": f"{self.options['rank']}-{shard.index}"}
+        return self.options
 
     def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
         """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""

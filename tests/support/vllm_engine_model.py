@@ -173,7 +173,7 @@ class EngineModel:
         self.workers = [
             WorkerSide(
                 self.groups, counts, loads=delay, verify=verify, shard=Shard(rank, workers),
-                open_store=None if store is None else partial(self.open_store, store),
+                open_store=None if store is None else partial(self.open_store, store, Shard(rank, workers)),
                 weights=lambda: str(self.weights).encode() if sleeps else None,
             )
             for rank, delay in enumerate(self.delays)
@@ -190,13 +190,11 @@ class EngineModel:
         self.prompts: dict[str, int] = {}
         self.computed_tokens = 0
 
-    def open_store(self, store: StoreSettings, pages: Mapping[str, BlockPages]) -> WorkerStore:
+    def open_store(self, store: StoreSettings, shard: Shard, pages: Mapping[str, BlockPages]) -> WorkerStore:
         """A worker's store, as the connector opens it."""
         formats = {name: each.pool.format for name, each in pages.items()}
         components = tuple(replace(group.component, format=formats[group.name]) for group in self.groups)
-        return WorkerStore.open(
-            Composition(name="model", page_size=PAGE, components=components), pages, store, len(self.delays)
-        )
+        return WorkerStore.open(Composition(name="model", page_size=PAGE, components=components), pages, store, shard)
 
     def add(self, request: Request) -> None:
         """A request arrives."""

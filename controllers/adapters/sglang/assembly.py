@@ -199,7 +199,7 @@ class TierBuilder:
             self._model,
             memory=self._memory,
             weights_version="",  # `KeptStore` says it each time that the store goes on
-            options=store.options_for(self._shard.count),
+            options=store.options_for(self._shard),
             prefetch=store.prefetch_policy(prefetch_mode),
         )
 

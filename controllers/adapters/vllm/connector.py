@@ -297,7 +297,8 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             components=tuple(replace(group.component, format=pages[group.name].pool.format) for group in self._groups),
             config_digest=config_digest(self._vllm_config, self._kv_cache_config),
         )
-        return WorkerStore.open(composition, pages, store, self._vllm_config.parallel_config.world_size)
+        shard = Shard(get_tensor_model_parallel_rank(), self._vllm_config.parallel_config.world_size)
+        return WorkerStore.open(composition, pages, store, shard)
 
     def _plan(self) -> StepPlan:
         metadata = self._get_connector_metadata()

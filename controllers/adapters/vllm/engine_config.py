@@ -47,6 +47,7 @@ def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
         raise ConfigurationError("a model without a group of full attention is not supported")
     return groups, sizes.pop()
 
+
 def refuse_unsupported(vllm_config: Any, groups: Sequence[BlockGroup]) -> None:
     """Raise ConfigurationError, naming every part of the configuration that was not tested with the connector."""
     parallel, speculative, wrong = vllm_config.parallel_config, vllm_config.speculative_config, []

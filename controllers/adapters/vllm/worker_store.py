@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
     from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+    from unified_tree.declare.page_format import Shard
 
 READ_BATCH_PAGES = 64
 
@@ -62,14 +63,14 @@ class WorkerStore:
         self._outages = 0
 
     @classmethod
-    def open(cls, composition: Composition, pages: Mapping[str, BlockPages], store: StoreSettings, workers: int) -> WorkerStore:
+    def open(cls, composition: Composition, pages: Mapping[str, BlockPages], store: StoreSettings, shard: Shard) -> WorkerStore:
         """Open the store of one of several workers as the settings ask for. Raises as `StorageTier.open`."""
         tier = StorageTier.open(
             store.engine,
             composition,
             memory={name: each.pool for name, each in pages.items()},
             weights_version="",  # every message has its own
-            options=store.options_for(workers),
+            options=store.options_for(shard),
             prefetch=store.prefetch_policy(PrefetchMode.TIMEOUT.value),
         )
         return cls(composition, tier, pages)

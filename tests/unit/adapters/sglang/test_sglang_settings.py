@@ -14,6 +14,7 @@ from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSett
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+from unified_tree.declare.page_format import WHOLE, Shard
 
 GIVEN: dict[str, Any] = {
     "policy": "lru",
@@ -115,7 +116,14 @@ def test_host_pages_are_counted() -> None:
 
 def test_ranks_divide_a_directory_of_files() -> None:
     store = StoreSettings(engine="file", options={"directory": "d", "capacity_bytes": 8})
-    assert store.options_for(1) == store.options
-    assert store.options_for(2) == {**store.options, "shares": 2}
-    assert StoreSettings(engine="file", options={"shares": 4}).options_for(2) == {"shares": 4}
-    assert StoreSettings(engine="redis", options={}).options_for(2) == {}
+    assert store.options_for(WHOLE) == store.options
+    assert store.options_for(Shard(1, 2)) == {**store.options, "shares": 2}
+    assert StoreSettings(engine="file", options={"shares": 4}).options_for(Shard(1, 2)) == {"shares": 4}
+    assert StoreSettings(engine="redis", options={}).options_for(Shard(1, 2)) == {}
+
+
+def test_ranks_have_a_file_each_on_3fs() -> None:
+    store = StoreSettings(engine="hf3fs", options={"rank": "tp"})
+    assert [store.options_for(Shard(index, 2))["rank"] for index in range(2)] == ["tp-0", "tp-1"]
+    assert store.options_for(WHOLE) == store.options
+    assert StoreSettings(engine="hf3fs", options={}).options_for(Shard(0, 2)) == {}, "the engine says that it lacks one"
