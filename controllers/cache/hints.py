@@ -3,134 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from enum import Enum
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from unified_tree.controllers.cache.sessions import Session, Sessions, session_name
+from unified_tree.controllers.cache.held_hints import HeldHints, Hint, Outcome, Verb
+from unified_tree.controllers.cache.sessions import Sessions
 from unified_tree.declare.keys import Key
-from unified_tree.inputs.arguments import number
 from unified_tree.lookup.matching import match
-from unified_tree.nodes.claim import Hold
 from unified_tree.state import claims
-from unified_tree.terms.errors import LeaseError, OutOfPagesError, StaleBoundaryError, TransferError
+from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, TransferError
 from unified_tree.terms.results import Boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.controllers.host.load import Load
     from unified_tree.nodes.node import Node
 
-ENDED_A_CALL: Final = 4
-"""A call ends so many hints whose time is over, so that no call pays for all of them."""
 
-
-class Verb(Enum):
-    """The kinds of hints."""
-
-    RETAIN = "retain"
-    PIN = "pin"
-    DEMOTE = "demote"
-    PREFETCH = "prefetch"
-    SHARE = "share"
-
-
-class Outcome(Enum):
-    """How a hint ended. `USED`: what it was about was used. `VAIN`: it was not. `EXPIRED`: nor before the time was over.
-    `TAKEN`: a pool in need took some of it before. `REFUSED`: there was nothing to do, or no room for it.
-    """
-
-    USED = "used"
-    VAIN = "vain"
-    EXPIRED = "expired"
-    TAKEN = "taken"
-    REFUSED = "refused"
-
-
-class Hint:
-    """One hint that has not ended.
-
-    Attributes:
-        hold: what it is about.
-        since: the tree's clock when it was given.
-        until: when it ends, on the cache's clock; None for no such time.
-        load: what it brings back; None once that has landed.
-    """
-
-    __slots__ = ("hold", "load", "number", "since", "target", "until", "verb")
-
-    def __init__(self, number: int, verb: Verb, target: object, since: int, until: float | None) -> None:
-        self.number = number
-        self.verb = verb
-        self.target = target
-        self.hold = Hold(keeps=verb is Verb.RETAIN or verb is Verb.PIN)
-        self.since = since
-        self.until = until
-        self.load: Load | None = None
-
-
-class Hints:
-    """The hints of one cache. Each is about a session, by its name, or about a prompt, a `Key`.
-
-    Of a session it is about what its next turn resumes from; of a prompt, about the longest prefix that is cached. A second
-    hint of a kind about the same replaces the first. `CacheStats.hints` counts how they ended.
+class Hints(HeldHints):
+    """The hints of one cache: see `HeldHints`. A prefetch also brings back what is not on device.
 
     Args:
         cache: whose hints they are.
-        time_s: the clock of their times.
-        max_hints: how many may be open; beyond, the oldest one expires.
+        sessions, time_s, max_hints: as in HeldHints.
     """
 
     def __init__(self, cache: PrefixCache, sessions: Sessions, time_s: Callable[[], float], max_hints: int) -> None:
+        single = cache.ranks.is_single_rank
+        super().__init__(cache.tree.state, cache.counters, sessions, time_s, max_hints, has_one_clock=single)
         self._cache = cache
-        self._sessions = sessions
-        self._time_s = time_s
-        self._max_hints = max_hints
-        self._open: dict[tuple[Verb, object], Hint] = {}
-        self._by_session: dict[Session, dict[Verb, Hint]] = {}
-        self._due: list[tuple[float, int, Hint]] = []
         self._fetching: dict[Hint, Key] = {}
         self._loading: dict[Hint, None] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     @property
     def loading(self) -> int:
         """How many prefetches copy to the device now."""
         return len(self._loading)
-
-    def retain(self, target: Hashable | Key, seconds: float | None = None) -> bool:
-        """Keep what a session's next turn resumes from until then (until its tool returns), or for a time at most. Of a
-        prompt, for a time. It goes after all others, and still goes if a pool needs it.
-
-        Returns whether there was anything to keep. Raises LeaseError for a prompt without a time, and for a time beside several
-        ranks, whose clocks differ. Cost: O(nodes since its last prompt, and of a window), or a match.
-        """
-        if seconds is None and isinstance(target, Key):
-            raise LeaseError("a prompt is retained for a time; `pin` keeps it without one")
-        return self._give(Verb.RETAIN, target, seconds)
-
-    def pin(self, target: Hashable | Key) -> bool:
-        """As `retain`, until `unpin` or the session's end, whoever uses it meanwhile."""
-        return self._give(Verb.PIN, target, None)
-
-    def unpin(self, target: Hashable | Key) -> None:
-        """End the hints to pin and to share of a session or a prompt. No effect without one."""
-        named = self._named(target)
-        for verb in (Verb.PIN, Verb.SHARE):
-            self._end(self._open.get((verb, named)), Outcome.VAIN)
-
-    def demote(self, target: Hashable | Key) -> bool:
-        """Let what only a session could go on from go first, until its next turn; of a prompt, the end of what is cached."""
-        return self._give(Verb.DEMOTE, target, None)
-
-    def share(self, target: Hashable | Key) -> bool:
-        """Keep a session's text, or a prompt, from ending with the sessions that use it, and from being superseded: others
-        will branch from it. `unpin` ends that.
-        """
-        return self._give(Verb.SHARE, target, None)
 
     def prefetch(self, target: Hashable | Key) -> bool:
         """Bring what a session's next turn resumes from, or a prompt, back to the device ahead of its return: from the store to
@@ -140,78 +46,13 @@ class Hints:
         """
         return self._give(Verb.PREFETCH, target, None)
 
-    def _named(self, target: Any) -> object:
+    def _begins(self, hint: Hint, target: object, nodes: list[Node]) -> bool:
+        if hint.verb is not Verb.PREFETCH:
+            return super()._begins(hint, target, nodes)
         if isinstance(target, Key):
-            return (target.namespace, target.bigram, bytes(target.data))
-        return self._sessions.find(session_name(target))
-
-    def _give(self, verb: Verb, target: Any, seconds: Any) -> bool:
-        cache, until = self._cache, None
-        if seconds is not None:
-            seconds = number(seconds, "seconds", LeaseError, positive=True)
-            if not cache.ranks.is_single_rank:
-                raise LeaseError("several ranks have several clocks: retain without a time")
-            until = self._time_s() + seconds
-        named = self._named(target)
-        self._end(self._open.get((verb, named)), Outcome.VAIN)
-        nodes = self._nodes_of(named if isinstance(named, Session) else target if isinstance(target, Key) else None)
-        state = cache.tree.state
-        self._count += 1
-        hint = Hint(self._count, verb, named, state.clock, until)
-        key = target if isinstance(target, Key) else cache.tree.key_of(Boundary(nodes[0].id, nodes[0].end)) if nodes else None
-        is_coming = verb is Verb.PREFETCH and key is not None and self._fetch(hint, key)
-        if (verb is Verb.PREFETCH and not is_coming) or (verb is not Verb.PREFETCH and not nodes):
-            self._note(verb, Outcome.REFUSED)
-            return False
-        self._open[verb, named] = hint
-        if isinstance(named, Session):
-            self._by_session.setdefault(named, {})[verb] = hint
-        if until is not None:
-            heappush(self._due, (until, hint.number, hint))
-        for node in nodes:
-            claims.hold_boundary(state, hint.hold, node)
-        if verb is Verb.DEMOTE:
-            for node in nodes:
-                claims.demote_boundary(state, node)
-            if isinstance(named, Session):
-                claims.leave_all(state, named)
-        elif verb is Verb.SHARE:
-            claims.pass_by(state, nodes[0], None)
-        if len(self._open) > self._max_hints:
-            self._end(next(iter(self._open.values())), Outcome.EXPIRED)
-        return True
-
-    def _nodes_of(self, target: Session | Key | None) -> list[Node]:
-        """The nodes at whose ends it is resumed, the deepest first."""
-        state = self._cache.tree.state
-        if isinstance(target, Key):
-            found = match(state, target, target.length, touch=False).reachable
-            node = state.nodes.get(found.node) if found.length else None
-            return [] if node is None else [node]
-        if target is None:
-            return []
-        nodes: dict[Node, None] = {}
-        if target.last is not None:
-            self._add_ends(nodes, state.nodes.get(target.last), target.least)
-        for tip in reversed(target.tips):
-            if tip.turns > 1:  # a text of one turn is hardly gone on with behind others
-                self._add_ends(nodes, claims.tip_node(tip), tip.least)
-        return list(nodes)
-
-    def _add_ends(self, nodes: dict[Node, None], at: Node | None, least: int) -> None:
-        """The boundaries of a text from its end up to where its last prompt ended: the next turn resumes at one of them."""
-        state = self._cache.tree.state
-        is_gated = state.layout.is_gated
-        if at is not None and state.retired.has(at):
-            return  # invalidated
-        while at is not None and at.parent is not None:
-            if at.resumable or not is_gated:
-                nodes[at] = None
-                if at.end <= least or not is_gated:
-                    return
-            at = at.parent
-
-    # -- prefetches
+            return self._fetch(hint, target)
+        key = self._cache.tree.key_of(Boundary(nodes[0].id, nodes[0].end)) if nodes else None
+        return key is not None and self._fetch(hint, key)
 
     def _fetch(self, hint: Hint, key: Key) -> bool:
         """Ask the store, if there is one, for what the host lacks; else load what it has."""
@@ -221,7 +62,7 @@ class Hints:
         return self._load(hint, key)
 
     def _load(self, hint: Hint, key: Key) -> bool:
-        controller, state = self._cache.controller, self._cache.tree.state
+        controller, state = self._cache.controller, self._state
         if controller is None:
             return False
         found = match(state, key, key.length, touch=False)
@@ -243,9 +84,9 @@ class Hints:
             hint.load = None
             boundary = load.boundary
             controller.release(load)
-            node = self._cache.tree.state.nodes.get(boundary.node)
+            node = self._state.nodes.get(boundary.node)
             if load.error is None and node is not None and (hint.verb, hint.target) in self._open:
-                claims.hold_boundary(self._cache.tree.state, hint.hold, node)
+                claims.hold_boundary(self._state, hint.hold, node)
 
     def relieve(self) -> bool:
         """A pool is short: finish all loads that no request waits for. Whether there were any."""
@@ -259,14 +100,7 @@ class Hints:
 
     def poll(self) -> None:
         """End some whose time is over, and go on with prefetches. Cost: O(those that are fetching or loading)."""
-        if self._due:
-            now = self._time_s()
-            for _ in range(ENDED_A_CALL):
-                if not self._due or self._due[0][0] > now:
-                    break
-                hint = heappop(self._due)[2]
-                if self._open.get((hint.verb, hint.target)) is hint:
-                    self._end(hint, Outcome.EXPIRED)
+        super().poll()
         if self._loading:
             for hint in [each for each in self._loading if each.load is None or each.load.has_ended]:
                 self._finish(hint)
@@ -278,44 +112,12 @@ class Hints:
                     if not self._load(hint, key):
                         self._end(hint, Outcome.REFUSED)
 
-    # -- how they end
-
-    def returned(self, session: Session) -> None:
-        """A session's next turn was admitted."""
-        given = self._by_session.get(session)
-        if given:
-            for verb in (Verb.RETAIN, Verb.DEMOTE, Verb.PREFETCH):
-                self._end(given.get(verb), Outcome.VAIN)
-
-    def ended(self, session: Session) -> None:
-        """A session has ended."""
-        for hint in list(self._by_session.get(session, {}).values()):
-            self._end(hint, Outcome.VAIN)
+    def _stops(self, hint: Hint) -> None:
+        if self._fetching.pop(hint, None) is not None:
+            self._cache.cancel(hint)
+        self._finish(hint)
 
     def close(self) -> None:
         """The cache closes: what was loading is given up."""
         for hint in list(self._loading):
             self._finish(hint)
-
-    def _end(self, hint: Hint | None, outcome: Outcome) -> None:
-        if hint is None:
-            return
-        del self._open[hint.verb, hint.target]
-        if isinstance(hint.target, Session):
-            given = self._by_session[hint.target]
-            del given[hint.verb]
-            if not given:
-                del self._by_session[hint.target]
-        if self._fetching.pop(hint, None) is not None:
-            self._cache.cancel(hint)
-        self._finish(hint)
-        if any(value.touched > hint.since for value in hint.hold.values):
-            outcome = Outcome.USED
-        elif hint.hold.was_taken:
-            outcome = Outcome.TAKEN
-        self._note(hint.verb, outcome)
-        claims.end_hold(self._cache.tree.state, hint.hold)
-
-    def _note(self, verb: Verb, outcome: Outcome) -> None:
-        hints = self._cache.counters.hints
-        hints[verb.value, outcome.value] = hints.get((verb.value, outcome.value), 0) + 1

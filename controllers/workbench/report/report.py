@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from unified_tree.controllers.cache.hints import Outcome
+from unified_tree.controllers.cache.held_hints import Outcome
 from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, ColumnFamily, pool_verdicts
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
 from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Cell, Mark, shown_rows, table_of
