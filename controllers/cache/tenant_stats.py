@@ -50,12 +50,12 @@ class TenantCounters:
         is_on: whether there are tenants.
     """
 
-    __slots__ = ("_counts", "_groups", "_names", "_reported", "_rooms", "is_on")
+    __slots__ = ("_counts", "_names", "_reported", "_rooms", "_state", "is_on")
 
     def __init__(self, state: TreeState) -> None:
         tenants = state.tenants
         self.is_on = tenants is not None
-        self._groups: Mapping[str, int] = state.groups
+        self._state = state
         self._rooms: list[Shares] = state.rooms
         self._names: tuple[str, ...] = () if tenants is None else tenants.names
         self._reported = 0 if tenants is None else tenants.reported_groups
@@ -63,7 +63,7 @@ class TenantCounters:
 
     def admitted(self, namespace: str, prompt_tokens: int, hit_tokens: int) -> None:
         """Count a request that was admitted. Cost: O(1)."""
-        group = self._groups.get(namespace, 0)
+        group = self._state.group_of(namespace)
         requests, prompts, hits = self._counts.get(group, (0, 0, 0))
         self._counts[group] = (requests + 1, prompts + prompt_tokens, hits + hit_tokens)
 

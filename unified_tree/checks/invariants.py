@@ -241,7 +241,7 @@ def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
             root = value.node.root
             if pool.shares is None:
                 continue
-            if root is None or root.group != state.groups.get(root.name[0], 0):
+            if root is None or root.group != state.group_of(root.name[0]):
                 yield f"{value.node} is not of its namespace's group"
                 continue
             of_room = used.setdefault(id(pool.shares), {})

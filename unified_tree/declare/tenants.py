@@ -11,7 +11,7 @@ between them now and then, which lags behind what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -117,6 +117,8 @@ class Tenants:
         reported_groups: of so many groups, those that were declared first, statistics and metrics are given.
         compared_groups: of the groups over their share, so many that are furthest over it are asked for their next victim, and
             the one that the policy ranks first goes.
+        named_by: what of a namespace the groups name, where that is a part of it; None for all of it. Called when a namespace
+            begins to hold something.
 
     Raises ConfigurationError for groups of one name, and for a namespace in two groups.
 
@@ -130,6 +132,7 @@ class Tenants:
     weight: float = 0.0
     compared_groups: int = 8
     reported_groups: int = 64
+    named_by: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
         groups = tuple(items(self.groups, "groups", ConfigurationError))

@@ -58,7 +58,8 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
-        tenants: the groups of namespaces; None without. `groups`: their indices by namespace, `rooms`: what each holds of what.
+        tenants: the groups of namespaces; None without. `groups`: their indices by namespace, or what names it; `rooms`:
+            what each holds of what.
         texts: what was evicted, and the lines of all texts; None if nobody needs it.
         ghosts: the same, where it explains misses; None if that is not wanted.
         ages: of what is used and evicted; None likewise.
@@ -200,11 +201,18 @@ class TreeState:
             self.listener.grew(node, last)
         return node
 
+    def group_of(self, namespace: str) -> int:
+        """The index of a namespace's group; 0 for one that no group names, and without tenants."""
+        tenants = self.tenants
+        if tenants is None:
+            return 0
+        return self.groups.get(namespace if tenants.named_by is None else tenants.named_by(namespace), 0)
+
     def root_of(self, name: tuple[str, bool]) -> Root:
         """The root of a (namespace, bigram) pair, made on demand."""
         root = self.roots.get(name)
         if root is None:
-            root = self.roots[name] = Root(name, len(self.components), self.retired.age, self.groups.get(name[0], 0))
+            root = self.roots[name] = Root(name, len(self.components), self.retired.age, self.group_of(name[0]))
             if self.texts is not None:
                 root.line = self.texts.line_of_root(name)
         return root
