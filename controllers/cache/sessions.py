@@ -87,7 +87,7 @@ class Turn:
                 claims.add_tip(state, session, tip, node)
         if self._supersedes and length >= self._least and saved > self._resumed:
             self._supersedes = False
-            claims.supersede_above(state, node, self._resumed, saved, has_windows=session is not None)
+            claims.supersede_above(state, node, self._resumed, saved, has_windows=session is not None and session.is_open)
 
     def ended(self, node: Node | None) -> None:
         """Its lease ends. If the rest of its prompt never came, the published part is a text of its own. Idempotent."""
@@ -175,6 +175,14 @@ class Sessions:
     def begin(self, session: Session | None, resumed: int, least: int, *, has_saves: bool) -> Turn:
         """A request was admitted, as `Turn`."""
         return Turn(self._state, session, resumed, least, supersedes=has_saves and (session is not None or self._infers))
+
+    def begin_alone(self, resumed: int, least: int, *, has_saves: bool) -> Turn:
+        """A request without a session was admitted, where sessions come first: what it makes goes before their texts, until
+        another request passes there. The rest as `Turn`.
+        """
+        alone = Session(None, None)
+        alone.is_open = False
+        return Turn(self._state, alone, resumed, least, supersedes=has_saves and self._infers)
 
     def end(self, name: Hashable) -> None:
         """See PrefixCache.end_session."""
