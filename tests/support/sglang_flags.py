@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 READ = """
-disable_radix_cache enable_hierarchical_cache hicache_ratio hicache_size hicache_storage_backend hicache_storage_prefetch_policy
-hicache_write_policy lora_paths mamba_radix_cache_strategy mamba_track_interval page_size radix_cache_backend
-radix_eviction_policy schedule_policy tp_size
+disable_radix_cache enable_hierarchical_cache enable_session_radix_cache hicache_ratio hicache_size hicache_storage_backend
+hicache_storage_prefetch_policy hicache_write_policy lora_paths mamba_radix_cache_strategy mamba_track_interval page_size
+radix_cache_backend radix_eviction_policy schedule_policy tp_size
 """
 """The backend reads them, or they reach it in what SGLang builds."""
 

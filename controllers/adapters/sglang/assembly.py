@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -106,6 +106,11 @@ class TierBuilder:
         ]
         return [*(replace(component, format=self._tensors[component.name].format) for component in components), *sharers]
 
+    def page_counts(self, components: Sequence[Component], pools: DevicePools) -> dict[str, int]:
+        """The host pages of each component."""
+        device_pages = {component.name: pools.page_count(component.shares or component.name) for component in components}
+        return self._host.page_counts(device_pages, {component.name: component.page_bytes for component in components})
+
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
         """The tiers of a new tree, whose copies these count; those of the tree before are closed.
 
@@ -119,9 +124,7 @@ class TierBuilder:
             tensor_parallel=self._shard.count,
             rank=self._shard.index,
         )
-        device_pages = {component.name: pools.page_count(component.shares or component.name) for component in tree.components}
-        page_bytes = {component.name: component.page_bytes for component in tree.components}
-        host_pages = self._host.page_counts(device_pages, page_bytes)
+        host_pages = self.page_counts(tree.components, pools)
         self._memory = self._memory or host_memory(self._tensors, host_pages)
         if is_first and self._settings.store is not None:
             self.store.open(self._settings.store, self._arguments.hicache_storage_prefetch_policy)

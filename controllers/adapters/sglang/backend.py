@@ -44,6 +44,7 @@ from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_rows import RequestRows
 from unified_tree.controllers.adapters.sglang.running_states import RunningStates
+from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
 from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
 from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, Tiers
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
+    from unified_tree.declare.tenants import Tenants
     from unified_tree.terms.results import Boundary
 
 
@@ -68,7 +70,7 @@ def is_in_host_memory(allocator: Any) -> bool:
     return torch.device(allocator.device).type == "cpu"
 
 
-class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ignore[misc]
+class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCache):  # type: ignore[misc]
     """The prefix cache that SGLang's scheduler calls.
 
     Args:
@@ -85,9 +87,12 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
             that may mean other weights in another life of the server.
         event_groups: KV events tell of windows and states, too.
+        infers: a request without a session supersedes the states that it resumed from.
+        tenants: groups of namespaces and their shares; None for none. `RequestKeys.tenant` says how they name a request's.
 
     Attributes:
         misses: why prompts had to be computed; None if that is not asked for.
+        sessions: those of the requests; None without `--enable-session-radix-cache` and `infers`.
         observation: what is told of the cache.
     """
 
@@ -106,10 +111,14 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         observers: Sequence[CacheObserver] = (),
         adapters: Mapping[str, str] | None = None,
         event_groups: bool = False,
+        infers: bool = False,
+        tenants: Tenants | None = None,
     ) -> None:
         self._has_event_groups = event_groups
         self.disable = False
         self._watch = watch
+        self.enable_session_radix_cache: bool = params.enable_session_radix_cache
+        self._infers, self.has_one_clock = infers, watch is None and params.pp_size == 1
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
@@ -119,12 +128,13 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         self._policy = policy
         # As in SGLang's own tree: a state is after so many tokens, of which pairs would be one fewer.
         self.is_eagle = params.is_eagle and not has_states
-        self._keys = RequestKeys(is_bigram=self.is_eagle, adapters=adapters or {})
+        self._keys = RequestKeys(is_bigram=self.is_eagle, adapters=adapters or {}, tenants=tenants)
         self._has_windows, self._has_states = has_windows, has_states
         self._extra_buffer = params.enable_mamba_extra_buffer
         self._components = [Component(name=FULL, coverage=Path())]
         if self.sliding_window_size is not None:
             self._components.append(Component(name=WINDOW, coverage=Trailing(self.sliding_window_size)))
+        self._grid_tokens = state_grid_tokens if has_states else 1
         if has_states:
             self._components.append(Component(name=STATE, coverage=Point(), save_grid_tokens=state_grid_tokens))
         self._builder = tiers
@@ -168,12 +178,6 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
     def reset(self) -> None:
         """Forget everything but the store. SGLang clears its allocators itself."""
         self._close_tiers(keeps_store=True)
-        settings = TreeSettings(ghost_bytes=self.observation.memory_bytes)
-        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
-        self.observation.begin(self.tree)
-        self.misses = self.observation.misses
-        self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
-        self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool
         self._pools = DevicePools(
             self.token_to_kv_pool_allocator,
@@ -182,6 +186,11 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
             state_allocator=pool.mamba_allocator if self._has_states else None,
             in_host_memory=is_in_host_memory(self.token_to_kv_pool_allocator),
         )
+        self.tree = self._new_tree(self._pools)
+        self.observation.begin(self.tree)
+        self.misses = self.observation.misses
+        self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
+        self._full_pool = self._tree_pools[FULL]
         self._states = RunningStates(pool, extra_buffer=self._extra_buffer, evict_one=self._evict_state)
         self._device = DeviceTier(self.tree, self._pools, self.observation.counters)
         self._tiers = None
@@ -205,6 +214,24 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
             events=self._events,
             tiers=self._tiers,
             misses=self.misses,
+            sessions=self._begin_sessions(self.tree, self.observation.counters),
+        )
+
+    def _new_tree(self, pools: DevicePools) -> UnifiedTree:
+        """An empty tree. It knows how many pages there are only where groups of namespaces divide them."""
+        device: dict[str, int] = {}
+        host: dict[str, int] = {}
+        if self._keys.tenants is not None:
+            device = {name: pools.page_count(name) + 1 for name in self.tree_components}  # SGLang counts from 1
+            host = {} if self._builder is None else self._builder.page_counts(self._components, pools)
+        return UnifiedTree(
+            self._components,
+            self.page_size,
+            policy=self._policy,
+            page_counts=device,
+            host_page_counts=host,
+            settings=TreeSettings(ghost_bytes=self.observation.memory_bytes),
+            tenants=self._keys.tenants,
         )
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
@@ -253,6 +280,8 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
         """A request of the batch that was just put together has its slots."""
         if self.misses is not None:
             self.misses.admitted(req)
+        if self.sessions is not None:
+            self.sessions.admitted(req)
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -281,7 +310,9 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
             self.observation.tell_store(self._tiers)
 
     def flush_pending_backups(self) -> None:
-        """A batch has ended. Copies were submitted by then; the inspector does a slice of its work."""
+        """A batch has ended. Copies were submitted by then; hints end, caps hold, the inspector does a slice of its work."""
+        self._poll_hints()
+        self._device.hold_caps()
         self.observation.step()
 
     @property
@@ -326,6 +357,8 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, BasePrefixCache):  # type: ig
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """A request's row is free. One that was not checkpointed still has its states."""
+        if self.sessions is not None:
+            self.sessions.released(req, is_over=checkpointed and req.finished())
         if self.misses is not None:
             self.misses.released(req)
         if not checkpointed and self._has_states:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
 from unified_tree.controllers.pages.tier_pages import least_cut
-from unified_tree.eviction.evicting import evict
+from unified_tree.eviction.evicting import evict, evict_over_caps
 from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.tier import Tier
 
@@ -115,6 +115,15 @@ class DeviceTier:
             for freed_name, names in result.freed.items():
                 freed[freed_name] = freed.get(freed_name, 0) + len(names)
         return freed
+
+    def hold_caps(self) -> None:
+        """Evict what groups of namespaces hold beyond their caps. Cost: O(pools) if no group does, O(1) without groups."""
+        pools = self._tree.state.device_pools if self._tree.state.rooms else ()
+        over = [pool.component.name for pool in pools if pool.shares is not None and pool.shares.over_cap]
+        if over:
+            result = evict_over_caps(self._tree.state, Tier.DEVICE)
+            self.free_evicted(result)
+            self._counters.evicted(Tier.DEVICE, over[0], result)
 
     def evict_tokens(self, full: int, windows: int, states: int) -> tuple[int, int, int]:
         """As `evict`, of the pools that there are: so many tokens, tokens of windows, and states; as many came free."""

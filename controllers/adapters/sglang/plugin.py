@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.sglang.refusals import Served, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
@@ -15,6 +15,9 @@ from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.terms.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
 
 TESTED_VERSIONS = ("0.5.23",)
 
@@ -57,12 +60,16 @@ def build(context: Any) -> Any:
         watch=watch,
         adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
         event_groups=settings.event_groups,
+        infers=settings.infer_sessions,
+        tenants=settings.tenants,
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
         inspector=settings.inspector if context.tp_rank == 0 else None,
         observers=open_observers(settings.observers) if context.tp_rank == 0 else (),
     )
     if cache.observation.page is not None:
         call_when_idle(cache.observation.step)
+    if cache.sessions is not None and not cache.has_one_clock:
+        end_sessions_alike(cache.sessions)
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
         answer_whether_cleared()
@@ -85,6 +92,22 @@ def call_when_idle(step: Callable[[], None]) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", lambda *_: step(), HookType.AFTER)
+    HookRegistry.apply_hooks()
+
+
+def end_sessions_alike(sessions: RequestSessions) -> None:
+    """Have the cache of each of several ranks leave sessions open that SGLang closes for their time-out: it closes them by the
+    clock of each rank, and ranks must evict alike."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    def reap(call: Callable[..., None], *given: Any, **named: Any) -> None:
+        sessions.may_end = False
+        try:
+            call(*given, **named)
+        finally:
+            sessions.may_end = True
+
+    HookRegistry.register("sglang.srt.session.session_controller.SessionController.maybe_reap", reap, HookType.AROUND)
     HookRegistry.apply_hooks()
 
 

@@ -56,12 +56,6 @@ REFUSED_FLAGS = (
         "SGLang keeps the slots of streaming sessions in its own tree",
     ),
     RefusedFlag(
-        "--enable-session-radix-cache",
-        "enable_session_radix_cache",
-        (True,),
-        "SGLang keeps sessions in its own tree",
-    ),
-    RefusedFlag(
         "--hicache-host-memory-mode",
         "hicache_host_memory_mode",
         ("buffer_only",),

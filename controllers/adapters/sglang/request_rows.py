@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.kv_events import KvEvents
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
+    from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
     from unified_tree.controllers.adapters.sglang.running_states import OfferedState, RunningStates
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
     from unified_tree.declare.keys import Key
@@ -43,6 +44,7 @@ class RequestRows:
         events: tells of what is stored; None for nobody.
         tiers: the host tier; None without one.
         misses: books why prompts had to be computed; None for nobody.
+        sessions: of the requests; None if nobody asks for them.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class RequestRows:
         events: KvEvents | None,
         tiers: Tiers | None,
         misses: RequestMisses | None = None,
+        sessions: RequestSessions | None = None,
     ) -> None:
         self._tree = tree
         self._tree_state = tree.state
@@ -73,6 +76,7 @@ class RequestRows:
         self._events = events
         self._tiers = tiers
         self._misses = misses
+        self._sessions = sessions
 
     def checkpoint(self, req: Any, up_to: int) -> None:
         """See `UnifiedTreeCache.checkpoint`."""
@@ -92,12 +96,22 @@ class RequestRows:
         end: int = key.length // self._size * self._size
         is_kept = False
         if end > protected or (state is not None and end == protected > 0):
-            at, is_kept = self._publish(req, key, at, protected, end, state, up_to)
+            sessions = self._sessions
+            if sessions is None:
+                at, is_kept = self._publish(req, key, at, protected, end, state, up_to)
+            else:
+                sessions.inserting(req)
+                try:
+                    at, is_kept = self._publish(req, key, at, protected, end, state, up_to)
+                finally:
+                    sessions.inserting(None)
             if is_finished:
                 self._tree.touch(at)  # it has used all of it until now, which keeps that recent
             self._lock(req, at)
             kv.cache_inserted_len = max(kv.cache_inserted_len, end)
             kv.cache_protected_len = end
+            if sessions is not None:
+                sessions.published(req, req.last_node)
             if self._misses is not None:
                 self._misses.published(req, up_to)
         if states is not None:

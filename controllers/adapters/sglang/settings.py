@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from unified_tree.controllers.cache.tenant_settings import tenants_of
 from unified_tree.controllers.counters.observers import check_observers
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
+from unified_tree.declare.tenants import Tenants
 from unified_tree.inputs.arguments import integer, number
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
 from unified_tree.terms.errors import ConfigurationError
@@ -108,6 +110,8 @@ class Settings:
         observers: settings of further observers by name: `record`, which writes a trace, one that an installed package
             registers (`unified_tree.observers`), or `module:factory`.
         event_groups: KV events tell of windows and states, as groups of their own.
+        infer_sessions: a request without a session supersedes the states that it resumed from, as a session's next turn does.
+        tenants: groups of namespaces and their shares; None for none.
         allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
@@ -120,10 +124,12 @@ class Settings:
     inspector: InspectorSettings | None = None
     observers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     event_groups: bool = False
+    infer_sessions: bool = False
+    tenants: Tenants | None = None
     allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("event_groups", "allow_unproven_gpu"):
+        for name in ("event_groups", "infer_sessions", "allow_unproven_gpu"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"{name} must be true or false, not {getattr(self, name)!r}")
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
@@ -163,6 +169,8 @@ class Settings:
             inspector=InspectorSettings.of(given.get("inspector")),
             observers=given.get("observers") or {},
             event_groups=given.get("event_groups", False),
+            infer_sessions=given.get("infer_sessions", False),
+            tenants=tenants_of(given.get("tenants")),
             allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 

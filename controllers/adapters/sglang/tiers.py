@@ -264,6 +264,8 @@ class Tiers:
     def poll(self) -> None:
         """Apply what has ended, and start what is due. Never blocks."""
         self.controller.poll()
+        if self._tree.state.rooms:
+            self.controller.host.hold_caps()
         self._open = [load for load in self._open if not (load.has_ended or load.is_released)]
         if self.storage is not None:
             self.storage.poll()

@@ -56,13 +56,26 @@ TIERS: dict[str, object] = {**OURS, "enable_hierarchical_cache": True, "hicache_
 """Without a ratio SGLang sizes its own host pool, and ends the start where less than 10 GiB of memory are free."""
 STORE: dict[str, object] = {**TIERS, "hicache_storage_backend": "file"}
 """SGLang asks a cache to prefetch only if a storage backend is named; its own `file` is never built."""
+SESSIONS: dict[str, object] = {"enable_session_radix_cache": True}
+TENANTS: dict[str, object] = {
+    "groups": [
+        {"name": "keyed", "namespaces": ["a"], "floor": 0.2, "cap": 0.5},
+        {"name": "salted", "namespaces": ["s"], "weight": 1},
+    ],
+    "weight": 2,
+}
+"""Groups of the mixes' extra key and cache salt."""
 CACHES = (
     Cache(name="none", engine={"disable_radix_cache": True}),
     Cache(name="builtin", engine={}),
+    Cache(name="builtin+sessions", engine=SESSIONS),
     Cache(name="ours", engine=OURS, config={}),
+    Cache(name="ours+sessions", engine={**OURS, **SESSIONS}, config={}),
     Cache(name="ours+causes", engine=OURS, config={"misses": {"memory_mib": 64}}),
     Cache(name="ours+host", engine=TIERS, config=HOST),
     *(Cache(name=f"ours+{policy}", engine=TIERS, config=HOST, write_policy=policy) for policy in WRITE_POLICIES),
+    Cache(name="ours+sessions+host", engine={**TIERS, **SESSIONS}, config=HOST),
+    Cache(name="ours+tenants", engine={**TIERS, **SESSIONS}, config={**HOST, "tenants": TENANTS}),
     Cache(name="ours+files", engine=STORE, config=HOST, keeps_files=True),
     Cache(name="ours+restart", engine=STORE, config=HOST, keeps_files=True, restarts=True),
 )

@@ -42,6 +42,8 @@ class MixSettings:
     namespaces: bool = True
     adapters: tuple[str, ...] = ()
     """LoRA adapters, which requests ask for or not. Prompts are then continued with any, so that all have the same."""
+    session_ids: bool = False
+    """Whether most requests name a session, which another cache may know."""
     sessions: bool = False
     """Whether most requests continue an earlier one by SGLang's sessions, and do not send the whole prompt."""
 

@@ -13,6 +13,7 @@ from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
 from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
+from unified_tree.declare.tenants import Tenants
 
 CASES = {
     "full": Case(chunk=256),
@@ -51,6 +52,8 @@ def our_cache(
     misses: MissSettings | None = MISSES,
     inspector: InspectorSettings | None = None,
     event_groups: bool = False,
+    infers: bool = False,
+    tenants: Tenants | None = None,
 ) -> UnifiedTreeCache:
     """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
 
@@ -59,6 +62,7 @@ def our_cache(
         misses: how causes of misses are kept; None for not at all.
         inspector: where the inspector's page is; None for none.
         event_groups: KV events tell of windows and states, too.
+        infers, tenants: as in UnifiedTreeCache.
     """
     case, params = pools.case, params or pools.params
     builder = None
@@ -93,4 +97,6 @@ def our_cache(
         misses=misses,
         inspector=inspector,
         event_groups=event_groups,
+        infers=infers,
+        tenants=tenants,
     )

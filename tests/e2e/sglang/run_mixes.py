@@ -92,6 +92,7 @@ def served(
     mix = {**case.mix, "aborts": not options.no_aborts}
     if not cache.engine.get("radix_cache_backend"):
         mix.pop("sessions", None)  # other caches are given the whole prompts
+    mix["session_ids"] = bool(cache.engine.get("enable_session_radix_cache"))
     contents = {"engine": engine, "mix": mix, "seeds": seeds, "empties": not cache.keeps_files, "result": str(result)}
     spec.write_text(json.dumps(contents))
     environment = {

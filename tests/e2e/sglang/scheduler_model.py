@@ -57,6 +57,7 @@ class Case:
     running: int = 4
     eagle: bool = False
     drafted: bool = False
+    sessions: bool = False
 
 
 class Pools:
@@ -146,6 +147,7 @@ class Pools:
             tree_components=tuple(components),
             is_eagle=case.eagle,
             sidecar_draft_device_pools=() if self.draft is None else (self.draft,),
+            enable_session_radix_cache=case.sessions,
         )
 
     def draft_rows(self) -> list[torch.Tensor]:
@@ -250,8 +252,21 @@ class Scheduler:
         return result
 
     def submit(
-        self, tokens: list[int], new_tokens: int, extra_key: str | None = None, cache_salt: str | None = None
+        self,
+        tokens: list[int],
+        new_tokens: int,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        *,
+        session: str | None = None,
+        hints: Any = None,
     ) -> Request:
+        """A request arrives.
+
+        Args:
+            session: the name of its session, where the cache asks for sessions.
+            hints: its KV hints.
+        """
         self.serial += 1
         case = self.pools.case
         fitting = self.pools.allocator.max_new_tokens_for_memory(
@@ -276,7 +291,10 @@ class Scheduler:
             cache_salt=cache_salt,
             priority=None,
             session=None,
-            session_id=None,
+            session_id=session,
+            session_generation=None if session is None else self.cache.ensure_session_generation(session),
+            kv_hints=hints,
+            finished_reason=None,
             kv_rotation_base=None,
             last_node=None,
             lock=None,

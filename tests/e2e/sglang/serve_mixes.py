@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mix import Mix, MixSettings, Request
-from sessions import Sessions
+from sessions import NamedSessions, Sessions
 
 
 class Client:
@@ -31,7 +31,8 @@ class Client:
     async def mix(self, seed: int, settings: MixSettings, *, is_apart: bool) -> dict[str, object]:
         """What one mix gave, request by request. One that runs apart shares no prefix with the mixes before it."""
         mix = Mix(seed, settings)
-        sessions = Sessions(self._manager, f"{seed}/") if settings.sessions else None
+        kind = Sessions if settings.sessions else NamedSessions if settings.session_ids else None
+        sessions = None if kind is None else kind(self._manager, f"{seed}/")
         lengths: dict[int, int] = {}
         rows: list[dict[str, object]] = []
         start = time.perf_counter()

@@ -73,12 +73,13 @@ class Sessions:
         session.names[request.number], session.parents[request.number] = name, request.source
         return {"input_ids": list(request.prompt[request.kept :]), "session_params": parameters}
 
-    async def _opened(self) -> Session:
+    async def _opened(self, *, is_told: bool = True) -> Session:
         from sglang.srt.managers.io_struct import OpenSessionReqInput
 
         self.done["opened"] += 1
         session = Session(f"{self._name}s{self.done['opened']}")
-        await self._manager.open_session(OpenSessionReqInput(capacity_of_str_len=1 << 20, session_id=session.name))
+        if is_told:
+            await self._manager.open_session(OpenSessionReqInput(capacity_of_str_len=1 << 20, session_id=session.name))
         self._open[session.name] = session
         return session
 
@@ -90,3 +91,30 @@ class Sessions:
             del self._open[name]
             self.done["closed"] += 1
             await self._manager.close_session(CloseSessionReqInput(session_id=name))
+
+
+class NamedSessions(Sessions):
+    """Sessions by `session_id` alone, with `--enable-session-radix-cache`: requests send their whole prompts. Some have KV
+    hints of what is to become of their session.
+    """
+
+    async def _asked(self, request: Request, name: str, lengths: dict[int, int], used: set[str]) -> dict[str, Any]:
+        del lengths, used
+        asked: dict[str, Any] = {"input_ids": list(request.prompt)}
+        if self._draw.random() < 0.1:
+            return asked
+        session = next((each for each in self._open.values() if request.source in each.names), None)
+        if session is None:
+            session = await self._opened(is_told=self._draw.random() < 0.5)
+        else:
+            self.done["continued"] += 1
+        session.names[request.number] = name
+        asked["session_id"] = session.name
+        if self._draw.random() < 0.3:
+            self.done["hinted"] += 1
+            payload = self._draw.choice(
+                ({"retain": True}, {"retain": 2}, {"pin": True}, {"share": True}, {"demote": True}, {"unpin": True}, {"no": 1})
+            )
+            action = {"action_id": "1", "action_type": "unified_tree", "action_version": "1", "payload": payload}
+            asked["kv_hints"] = {"protocol_version": "1", "message_id": name, "actions": [action]}
+        return asked
