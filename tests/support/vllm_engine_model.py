@@ -34,6 +34,7 @@ from unified_tree.controllers.inspector.inspector_settings import InspectorSetti
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.declare.page_format import Shard
+from unified_tree.declare.tenants import Tenants
 
 PAGE = 4
 GARBAGE = -1
@@ -86,6 +87,8 @@ class Request:
     mm_features: list[Image] = field(default_factory=list)
     prompt_embeds: torch.Tensor | None = None
     prompt_is_token_ids: list[bool] | None = None
+    session: str | None = None
+    given: object = None
 
     @property
     def num_tokens(self) -> int:
@@ -134,6 +137,7 @@ class EngineModel:
         inspector: where the inspector's page is; None for none.
         observers: are told of the requests.
         sleeps: vLLM has its sleep mode enabled.
+        tenants: groups of namespaces.
     """
 
     def __init__(
@@ -151,13 +155,14 @@ class EngineModel:
         inspector: InspectorSettings | None = None,
         observers: Sequence[CacheObserver] = (),
         sleeps: bool = False,
+        tenants: Tenants | None = None,
     ) -> None:
         self.pace = pace
         self.weights = 0
         self.groups = MODELS[kind]
         self.random = random.Random(seed)
         counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
-        index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20)
+        index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20, tenants)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
         self.side = SchedulerSide(
             index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector, observers=observers,
@@ -199,7 +204,7 @@ class EngineModel:
     def add(self, request: Request) -> None:
         """A request arrives."""
         self.asked.append((request.namespace, request.all_token_ids))
-        self.side.begin(request, request.namespace)
+        self.side.begin(request, request.namespace, session=request.session, given=request.given)
         self.prompts[request.request_id] = request.num_tokens
         self.admit(request)
 

@@ -44,6 +44,7 @@ from unified_tree.controllers.adapters.vllm.engine_config import (
 from unified_tree.controllers.adapters.vllm.engine_request import ScheduledRequest
 from unified_tree.controllers.adapters.vllm.host_events import HostEvent
 from unified_tree.controllers.adapters.vllm.host_index import HostIndex
+from unified_tree.controllers.adapters.vllm.host_sessions import said_of, tenant_of
 from unified_tree.controllers.adapters.vllm.lora_files import LoraFiles
 from unified_tree.controllers.adapters.vllm.scheduler_side import SchedulerSide
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
@@ -106,7 +107,8 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             )  # fmt: skip
             return
         events = vllm_config.kv_events_config
-        index = HostIndex(groups, self._block_tokens, counts, settings.policy, settings.miss_memory_mib << 20)
+        tenants = None if settings.tenants is None else replace(settings.tenants, named_by=tenant_of)
+        index = HostIndex(groups, self._block_tokens, counts, settings.policy, settings.miss_memory_mib << 20, tenants)
         workers = vllm_config.parallel_config.world_size
         self._scheduler = SchedulerSide(
             index,
@@ -117,6 +119,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             inspector=settings.inspector,
             observers=open_observers(settings.observers),
             asks_after_sleep=self._may_sleep(vllm_config),
+            infers=settings.infer_sessions,
         )
         if settings.inspector is not None and self._scheduler.page is not None:
             logger.info("%s", settings.inspector.line(self._scheduler.page))
@@ -154,8 +157,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         version = "" if lora is None else self._loras.version(lora)
         if version is not None:
             self._requests[request.request_id] = request
-            is_storable = lora is None or version != ""
-            self.scheduler_side.begin(request, namespace_of(request, version), is_storable=is_storable)
+            is_storable, (session, given) = lora is None or version != "", said_of(request)
+            self.scheduler_side.begin(
+                request, namespace_of(request, version), is_storable=is_storable, session=session, given=given
+            )
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens can be loaded, always beside the model; None while the request has to wait, and vLLM asks again."""

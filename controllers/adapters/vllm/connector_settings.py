@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from unified_tree.controllers.cache.tenant_settings import tenants_of
 from unified_tree.controllers.counters.observers import check_observers
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+from unified_tree.declare.tenants import Tenants
 from unified_tree.inputs.given_files import shown
 from unified_tree.policies.table import policy_factory
 from unified_tree.terms.errors import ConfigurationError
@@ -40,6 +42,8 @@ class ConnectorSettings:
         inspector: the page of the inspector; None for none.
         observers: settings of further observers by name: `record`, which writes a trace, one that an installed package
             registers (`unified_tree.observers`), or `module:factory`.
+        infer_sessions: a request without a session supersedes the states that it resumed from, as a session's next turn does.
+        tenants: groups of cache salts, and their shares of the host tier; None for none.
         store: the store behind the host tier; None for none.
     """
 
@@ -51,6 +55,8 @@ class ConnectorSettings:
     miss_memory_mib: int = 64
     inspector: InspectorSettings | None = None
     observers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    infer_sessions: bool = False
+    tenants: Tenants | None = None
     store: StoreSettings | None = None
 
     def __post_init__(self) -> None:
@@ -81,6 +87,7 @@ class ConnectorSettings:
             )
         store, inspector = given.get("store"), InspectorSettings.of(given.get("inspector"))
         read = {"inspector": inspector, "observers": {} if given.get("observers") is None else given["observers"]}
+        read["tenants"] = tenants_of(given.get("tenants"))
         return cls(**{**given, **read, "store": None if store is None else StoreSettings.of(store)})
 
     def prefetch_policy(self) -> PrefetchPolicy:

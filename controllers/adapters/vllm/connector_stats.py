@@ -17,6 +17,7 @@ COUNTERS: Final = {
     "failed_loads": "Loads that failed on some worker",
     "lost_loads": "Loads whose pages had gone when vLLM told their blocks",
     "kept_sleeps": "Sleeps over which the host tier was kept",
+    "ended_sessions": "Sessions that have ended, or were unused for longest when too many were open",
     "saves": "Saves to the host tier",
     "saved_pages": "Pages saved to the host tier",
     "dropped_saves": "Saves for which the host tier had no room",
@@ -34,10 +35,11 @@ COUNTERS: Final = {
 }
 
 BY_LABEL: Final = {
-    "miss_tokens": ("cause", "Tokens that vLLM computed, by cause"),
-    "evicted_miss_tokens": ("component", "Of these the evicted ones, by the component whose host pool was short"),
+    "miss_tokens": (("cause",), "Tokens that vLLM computed, by cause"),
+    "evicted_miss_tokens": (("component",), "Of these the evicted ones, by the component whose host pool was short"),
+    "hints": (("verb", "outcome"), "Hints that have ended, by what they asked for"),
 }
-"""Counters with a label, which stands behind a `/` in the names of `ConnectorStats`."""
+"""Counters with labels, whose values stand behind a `/` each in the names of `ConnectorStats`."""
 
 
 class ConnectorStats(KVConnectorStats):  # type: ignore[misc, unused-ignore]
@@ -76,16 +78,16 @@ class ConnectorMetrics(KVConnectorPromMetrics):  # type: ignore[misc, unused-ign
 
         self._by_label: dict[str, Counter] = {}
         self._labels = labelvalues
-        for name, (label, text) in BY_LABEL.items():
+        for name, (own, text) in BY_LABEL.items():
             self._by_label[name] = self._counter_cls(
-                name=f"vllm:unified_tree_{name}", documentation=text, labelnames=[*labelnames, label]
+                name=f"vllm:unified_tree_{name}", documentation=text, labelnames=[*labelnames, *own]
             )
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count an interval."""
         for name, count in transfer_stats_data.items():
-            name, _, label = name.partition("/")
-            if label:
-                self._by_label[name].labels(*self._labels[engine_idx], label).inc(count)
+            name, *own = name.split("/")
+            if own:
+                self._by_label[name].labels(*self._labels[engine_idx], *own).inc(count)
             else:
                 self._counters[name][engine_idx].inc(count)

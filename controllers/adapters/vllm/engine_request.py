@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.admitted_request import AdmittedRequest
+    from unified_tree.controllers.cache.engine_turns import EngineTurn
+    from unified_tree.controllers.cache.request_hints import RequestHints
+    from unified_tree.controllers.cache.sessions import Session
     from unified_tree.memory.in_flight import Flight
     from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.receipt import Receipt
-    from unified_tree.terms.results import Match
+    from unified_tree.terms.results import Boundary, Match
 
 
 class EngineRequest(PromptInputs, Protocol):
@@ -93,6 +96,9 @@ class TrackedRequest:
         known_tokens: how far the host tier knew its prompt then.
         admitted: as the observers were told of it; None if there are none.
         flight: the prompt while the host tier lacks some of it; None if nobody can find it.
+        session, hints: its session, and what it says of that; None for none.
+        turn: what its session knows of it, from when it is scheduled until it has ended.
+        reach: up to where the host tier has its text; None if it has saved nothing.
     """
 
     request: EngineRequest
@@ -117,6 +123,10 @@ class TrackedRequest:
     known_tokens: int = 0
     admitted: AdmittedRequest | None = None
     flight: Flight | None = None
+    session: Session | None = None
+    hints: RequestHints | None = None
+    turn: EngineTurn | None = None
+    reach: Boundary | None = None
 
     def key(self, length: int) -> Key:
         """The first `length` tokens; fewer if so many are not known.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
     from unified_tree.declare.keys import Key
+    from unified_tree.declare.tenants import Tenants
     from unified_tree.inserts.grafting import GraftResult
     from unified_tree.nodes.receipt import Receipt
     from unified_tree.terms.results import Boundary, EvictResult
@@ -65,6 +66,7 @@ class HostIndex:
         page_counts: host pages by component.
         policy: the eviction policy.
         ghost_bytes: memory for what was evicted, by which the causes of misses are told apart; 0 for no causes.
+        tenants: groups of namespaces, and their shares; None for none.
     """
 
     def __init__(
@@ -74,10 +76,13 @@ class HostIndex:
         page_counts: Mapping[str, int],
         policy: str,
         ghost_bytes: int = 0,
+        tenants: Tenants | None = None,
     ) -> None:
         settings = TreeSettings(ghost_bytes=ghost_bytes)
         kinds = [group.component for group in groups]
-        self.tree = UnifiedTree(kinds, page_size, policy=policy, host_page_counts=page_counts, settings=settings)
+        self.tree = UnifiedTree(
+            kinds, page_size, policy=policy, host_page_counts=page_counts, settings=settings, tenants=tenants
+        )
         self.groups = tuple(groups)
         self.paths = tuple(group.name for group in groups if group.coverage.is_path)
         self.trailing = frozenset(group.name for group in groups if not group.coverage.is_path)

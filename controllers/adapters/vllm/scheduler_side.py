@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.adapters.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
 from unified_tree.controllers.adapters.vllm.host_events import HostEvent, HostEvents
 from unified_tree.controllers.adapters.vllm.host_misses import HostMisses
+from unified_tree.controllers.adapters.vllm.host_sessions import HostSessions
 from unified_tree.controllers.adapters.vllm.save_planner import Piece, Save, SavePlanner
 from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
 from unified_tree.controllers.inspector.engine_cache import EngineCache
@@ -73,8 +74,10 @@ class SchedulerSide:
         inspector: where the inspector's page is; None for none.
         observers: are told of the requests, and closed with the cache.
         asks_after_sleep: vLLM resets the cache when it goes to sleep, and the workers can tell whether it did.
+        infers: see `HostSessions`.
 
     Attributes:
+        sessions: of the requests.
         misses: why tokens had to be computed; None if the index keeps no memory of evictions.
         page: the address of the inspector's page; None without one.
     """
@@ -90,6 +93,7 @@ class SchedulerSide:
         inspector: InspectorSettings | None = None,
         observers: Sequence[CacheObserver] = (),
         asks_after_sleep: bool = False,
+        infers: bool = False,
     ) -> None:
         self.index = index
         self._asks_after_sleep = asks_after_sleep
@@ -105,6 +109,7 @@ class SchedulerSide:
         self._next_job = 0
         self._events = HostEvents()
         self._counters: dict[str, int] = {}
+        self.sessions = HostSessions(index, infers=infers)
         self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree, index.counters)
         for observer in observers:
             assert self.misses is not None, "settings with observers have memory for misses"
@@ -127,9 +132,22 @@ class SchedulerSide:
         """Whether the store has anything to do, for which further steps are needed."""
         return self.store is not None and self.store.is_busy
 
-    def begin(self, request: EngineRequest, namespace: str, *, is_storable: bool = True) -> None:
-        """Serve a new request; one that is not begun is neither loaded nor saved. The store has only storable ones."""
+    def begin(
+        self,
+        request: EngineRequest,
+        namespace: str,
+        *,
+        is_storable: bool = True,
+        session: str | None = None,
+        given: object = None,
+    ) -> None:
+        """Serve a new request; one that is not begun is neither loaded nor saved. The store has only storable ones.
+
+        Args:
+            session, given: see `said_of`.
+        """
         tracked = TrackedRequest(request=request, namespace=namespace, prompt_tokens=request.num_tokens)
+        self.sessions.begin(tracked, session, given)
         tracked.is_storable = is_storable and self.store is not None
         self._tracked[request.request_id] = tracked
 
@@ -138,8 +156,8 @@ class SchedulerSide:
         tracked = self._tracked.pop(request_id, None)
         if self.misses is not None and tracked is not None:
             self.misses.finished(tracked)
-            if not tracked.open_saves:
-                self.misses.ended(tracked)
+        if tracked is not None and not tracked.open_saves:
+            self._ended(tracked)
         if self.store is not None and tracked is not None:
             self.store.cancel(request_id)
         if self._inspector is not None and not self._tracked:  # vLLM makes no steps while it has nothing to do
@@ -190,10 +208,15 @@ class SchedulerSide:
     def plan(self, step: Iterable[ScheduledRequest]) -> StepPlan:
         """The copies of an engine step."""
         saves = []
+        self.sessions.turns.hints.poll()
+        if self.index.tree.state.rooms:
+            self.index.host.hold_caps()
         for scheduled in step:
             tracked = self._tracked.get(scheduled.request_id)
-            if self.misses is not None and tracked is not None:
-                self.misses.scheduled(tracked)
+            if tracked is not None:
+                self.sessions.scheduled(tracked)
+                if self.misses is not None:
+                    self.misses.scheduled(tracked)
             save = self._planner.plan(tracked, scheduled) if tracked is not None else None
             self._tell_removed()
             if save is not None:
@@ -272,6 +295,7 @@ class SchedulerSide:
             self._count(**self.store.take_counters())
         if self.misses is not None:
             self._count(**self.misses.take_counters())
+        self._count(**self.sessions.take_counters())
         counters, self._counters = self._counters, {}
         return {name: count for name, count in counters.items() if count}
 
@@ -348,11 +372,15 @@ class SchedulerSide:
             self._discard(save.pieces)  # the last: tokens of a step whose output vLLM threw away
         else:
             for number, piece in enumerate(save.pieces):
+                self.sessions.turns.inserting(tracked.turn)
                 try:
                     result = self.index.publish(key.prefix(piece.length), piece.pages)
                 except InsertError:  # what it stands on was invalidated, or an earlier save of the request failed
                     self._discard(save.pieces[number:])
                     break
+                finally:
+                    self.sessions.turns.inserting(None)
+                self.sessions.published(tracked, result.boundary)
                 if self.misses is not None:
                     self.misses.published(tracked, piece.length)
                 if tracked.open_saves:
@@ -362,8 +390,14 @@ class SchedulerSide:
                 self._tell_stored(tracked, piece, result.unused)
         if not tracked.open_saves:
             tracked.hold(None)
-            if self.misses is not None and tracked.request.request_id not in self._tracked:
-                self.misses.ended(tracked)
+            if self._tracked.get(tracked.request.request_id) is not tracked:
+                self._ended(tracked)
+
+    def _ended(self, tracked: TrackedRequest) -> None:
+        """Nothing more of a request will come into the tree."""
+        if self.misses is not None:
+            self.misses.ended(tracked)
+        self.sessions.ended(tracked)
 
     def _discard(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:

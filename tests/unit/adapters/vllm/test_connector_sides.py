@@ -253,7 +253,9 @@ DEFECTS: dict[str, Callable[[], Any]] = {
     "window off by one": window_off_by_one,
     "load of the wrong block": lambda: mock.patch.object(SchedulerSide, "load", wrong_order),
     "published without being saved": published_unsaved,
-    "namespace ignored": lambda: mock.patch.object(SchedulerSide, "begin", lambda side, request, _: begin(side, request, "")),
+    "namespace ignored": lambda: mock.patch.object(
+        SchedulerSide, "begin", lambda side, request, _, **more: begin(side, request, "", **more)
+    ),
     "page not locked while it is loaded": lambda: mock.patch.object(HostIndex, "lock", no_lock),
     "state of an earlier length": lambda: mock.patch.object(SavePlanner, "_states_by_length", shifted_states),
 }
