@@ -106,14 +106,12 @@ class CacheCollector:
             ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
             yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
-        yield self._gauge("sessions", "sessions that have not ended", {(): stats.sessions})
-        ended: Samples = {(verb, outcome): count for (verb, outcome), count in stats.hints.items()}
-        yield self._counter("hints", "hints that have ended, by what they asked for", ended, "verb", "outcome")
+        yield from self.sessions(stats.sessions, stats.hints)
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
         yield from self._budgets({"device": stats.budget, "host": stats.host_budget})
         if stats.tenants:
-            yield from self._tenants(stats.tenants)
+            yield from self.tenants(stats.tenants)
         if stats.storage is not None:
             yield from self.storage(stats.storage)
         for alias in self._aliases:
@@ -140,7 +138,14 @@ class CacheCollector:
         yield self._gauge("miss_memory_bytes", "memory for the whole ones", {(): memory.size_bytes})
         yield self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten", {(): memory.forgotten})
 
-    def _tenants(self, tenants: Mapping[str, TenantStats]) -> Iterator[Metric]:
+    def sessions(self, open_count: int, hints: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+        """The families of sessions and of hints, by verb and outcome."""
+        yield self._gauge("sessions", "sessions that have not ended", {(): open_count})
+        ended: Samples = {(verb, outcome): count for (verb, outcome), count in hints.items()}
+        yield self._counter("hints", "hints that have ended, by what they asked for", ended, "verb", "outcome")
+
+    def tenants(self, tenants: Mapping[str, TenantStats]) -> Iterator[Metric]:
+        """The families of groups of namespaces, by name."""
         for field, what in (("requests", "requests"), ("prompt_tokens", "prompt tokens"), ("hit_tokens", "tokens hit")):
             samples: Samples = {(printable(name),): getattr(group, field) for name, group in tenants.items()}
             yield self._counter(f"tenant_{field}", f"{what}, by group of namespaces", samples, "group")

@@ -61,6 +61,10 @@ class TenantCounters:
         self._reported = 0 if tenants is None else tenants.reported_groups
         self._counts: dict[int, tuple[int, int, int]] = {}
 
+    def follow(self, state: TreeState) -> None:
+        """Go on with another tree of the same tenants."""
+        self._state, self._rooms = state, state.rooms
+
     def admitted(self, namespace: str, prompt_tokens: int, hit_tokens: int) -> None:
         """Count a request that was admitted. Cost: O(1)."""
         group = self._state.group_of(namespace)

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
+    from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
     from unified_tree.controllers.adapters.sglang.settings import MissSettings
     from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
+    from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
     from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.inspector.engine_cache import EngineCache
     from unified_tree.controllers.inspector.inspector import Inspector
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 logger = logging.getLogger(__name__)
-STORE_INTERVAL_S = 1.0
-"""Between two times that the figures of a store are written: to read them takes some 0.1 ms."""
+INTERVAL_S = 1.0
+"""Between two times that figures are written: to read those of a store takes some 0.1 ms."""
 
 
 class Observation:
@@ -47,6 +49,7 @@ class Observation:
         memory_bytes: for what the tree evicts; 0 for none.
         misses: why prompts had to be computed; None if nothing tells it.
         page: the address of the inspector's page; None without one.
+        sessions: of the requests; None for none.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Observation:
         self._inspector: Inspector | None = None
         self.page: str | None = None
         self._inspected: EngineCache | None = None
+        self.sessions: RequestSessions | None = None
+        self._lives: WrittenMetrics | None = None
 
     def begin(self, tree: UnifiedTree) -> None:
         """A cache has this tree now, which is empty."""
@@ -130,7 +135,7 @@ class Observation:
         if self._store is None:
             from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
 
-            self._store = StoreMetrics(self._collector.labels, STORE_INTERVAL_S, time.monotonic)
+            self._store = StoreMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
         return self._store
 
     def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
@@ -144,9 +149,28 @@ class Observation:
             metrics.closed()
 
     def step(self) -> None:
-        """A step of the scheduler has ended: do a slice of the inspector's work."""
+        """A step of the scheduler has ended: do a slice of the inspector's work, and write what is due."""
+        if self._collector is not None:
+            self._tell_lives()
         if self.counters.observers.all:
             self.counters.observers.tell("polled")
+
+    def _tell_lives(self) -> None:
+        """Write the figures of sessions and tenants among SGLang's metrics, at most once in an interval."""
+        sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
+        if sessions is None and (tenants is None or not tenants.is_on):
+            return
+        if self._lives is None:
+            from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
+
+            self._lives = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
+        lives = self._lives
+        if not lives.is_due:
+            return
+        found = [] if sessions is None else [*lives.families.sessions(len(sessions.turns.sessions), self.counters.hints)]
+        if tenants is not None and tenants.is_on:
+            found += lives.families.tenants(tenants.stats())
+        lives.write(found)
 
     def close(self) -> None:
         """End the log, the page, and what the observers are told. Idempotent."""

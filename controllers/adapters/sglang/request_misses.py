@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
+from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.printable import traceback_of
 from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED
@@ -94,6 +95,7 @@ class RequestMisses:
 
     Attributes:
         ledger: of all trees.
+        tenants: the requests of all trees by group of namespaces.
     """
 
     def __init__(
@@ -105,12 +107,14 @@ class RequestMisses:
         self._given_up: dict[Hashable, tuple[int, StoreLoss | None]] = {}
         self._tree, self._forgotten = tree, 0
         self.ledger = MissLedger(tree.state)
+        self.tenants = TenantCounters(tree.state)
 
     def renew(self, tree: UnifiedTree) -> None:
         """The cache was emptied, and this is its tree now. What was evicted before is not remembered."""
         self._given_up.clear()
         self._tree, self._forgotten = tree, 0
         self.ledger.renew(tree.state)
+        self.tenants.follow(tree.state)
 
     def matched(self, req: Any, found: Match, limit: int) -> None:
         """A waiting request has found this among its first `limit` tokens. Cost: O(1)."""
@@ -176,6 +180,8 @@ class RequestMisses:
         counters.prompt_tokens += prompt
         counters.hit_tokens += resumed
         counters.host_hit_tokens += loaded
+        if self.tenants.is_on:
+            self.tenants.admitted(key.namespace, prompt, resumed)
         if counters.observers.all:
             account.admitted = AdmittedRequest(prompt, resumed, loaded, parts)
             counters.observers.tell("acquired", account.admitted, key)

@@ -8,6 +8,7 @@ from unified_tree.controllers.adapters.sglang.request_sessions import RequestSes
 from unified_tree.controllers.cache.engine_turns import EngineTurns
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.adapters.sglang.observation import Observation
     from unified_tree.controllers.cache.sessions import Session
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.tree import UnifiedTree
@@ -25,6 +26,7 @@ class SessionAnswers:
     enable_session_radix_cache: bool
     has_one_clock: bool
     sessions: RequestSessions | None = None
+    observation: Observation
     _infers: bool
     _grid_tokens: int
 
@@ -43,6 +45,7 @@ class SessionAnswers:
         if self.sessions is None:
             self.sessions = RequestSessions(turns, counters)
         self.sessions.turns = turns
+        self.observation.sessions = self.sessions
         return self.sessions
 
     def _poll_hints(self) -> None:
