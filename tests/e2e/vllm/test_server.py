@@ -38,17 +38,19 @@ class Server:
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
-    def call(self, path: str, body: dict[str, Any] | None = None, *, post: bool = False) -> str:
+    def call(
+        self, path: str, body: dict[str, Any] | None = None, *, post: bool = False, headers: dict[str, str] | None = None
+    ) -> str:
         """What it answers."""
         data = json.dumps(body).encode() if body is not None else b"" if post else None
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json", **(headers or {})})
         with urllib.request.urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
-    def complete(self) -> tuple[str, int]:
+    def complete(self, headers: dict[str, str] | None = None, **more: Any) -> tuple[str, int]:
         """The output for the prompt, and how many tokens came from a cache."""
-        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-        answer = json.loads(self.call("/v1/completions", body))
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **more}
+        answer = json.loads(self.call("/v1/completions", body, headers=headers))
         return answer["choices"][0]["text"], (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
     def metric(self, name: str) -> float:
@@ -125,3 +127,28 @@ def test_a_prompt_comes_from_host_and_after_a_restart_from_files(workers: int, t
         assert server.complete()[0] == text
         assert server.metric("fetched_tokens") == 4 * PAGE
         assert server.metric("failed_loads") == server.metric("store_errors") == 0
+
+
+def test_clients_name_sessions_and_say_what_is_to_become_of_them(tmp_path: Path) -> None:
+    """By `session_id` or a header and `kv_transfer_params`; the server's metrics tell how the hints ended."""
+    path = tmp_path / "model"
+    tiny_models.save_llama(path)
+    tiny_models.save_tokenizer(path)
+    tenants = {"groups": [{"name": "gold", "namespaces": ["acme"], "floor": 0.2}]}
+    with serve(path, tmp_path / "log", extra={"host_gib": 0.05, "tenants": tenants}) as server:
+        told = {"session_id": "agent", "cache_salt": "acme"}
+        text, cached = server.complete(**told, kv_transfer_params={"unified_tree": {"retain": True}})
+        assert cached == 0
+        server.call("/reset_prefix_cache", post=True)
+        named = {"cache_salt": "acme", "kv_transfer_params": {"unified_tree": {"pin": True, "share": True}}}
+        assert server.complete({"X-Session-ID": "agent"}, **named) == (text, 4 * PAGE)
+        assert server.complete(kv_transfer_params={"unified_tree": {"rets": 1}})[0] == text
+        server.complete(session_id="agent", cache_salt="acme", kv_transfer_params={"unified_tree": {"end": True}})
+        deadline = time.monotonic() + 30
+        while server.metric("ended_sessions") < 1 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            server.complete()  # statistics come with a step
+        assert server.metric("ended_sessions") == 1
+        assert server.metric("hints") == 3
+        assert 'verb="retain"' in server.call("/metrics")
+        assert "a request's hints are left out" in (tmp_path / "log").read_text()
