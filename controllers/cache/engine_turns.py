@@ -47,8 +47,8 @@ class EngineTurns:
         counters: count the sessions that end, and how hints do.
         grid_tokens: states are saved at multiples of so many tokens, or of a page.
         infers: whether a request without a session supersedes the states that it resumed from, too.
-        prefers: whether what a request without a session makes goes before what open sessions may go on from, until another
-            request has used it.
+        prefers: whether what requests without a session have made goes before what open sessions may go on from, until a
+            session has used it.
         has_one_clock: see HeldHints.
         max_sessions: how many may be open; beyond, the one unused for longest ends.
         time_s: the clock of hints.
@@ -72,7 +72,7 @@ class EngineTurns:
         self._tree = tree
         self._state = tree.state
         self._grid = max(grid_tokens, tree.page_size)
-        self._prefers = prefers
+        self._nobody = Session(None, None, is_open=False) if prefers else None
         self._has_saves: bool = tree.state.layout.is_gated
         self.sessions = Sessions(tree.state, counters, max_sessions, infers=infers)
         self.hints = HeldHints(tree.state, counters, self.sessions, time_s, MAX_HINTS, has_one_clock=has_one_clock)
@@ -88,9 +88,8 @@ class EngineTurns:
         if session is not None and session.is_open:
             self.hints.returned(session)
         least = (prompt_tokens - prompt_tokens // TEXT_SLACK) // self._grid * self._grid
-        if session is None and self._prefers:
-            return EngineTurn(self.sessions.begin_alone(resumed, least, has_saves=self._has_saves), None)
-        return EngineTurn(self.sessions.begin(session, resumed, least, has_saves=self._has_saves), given)
+        turn = self.sessions.begin(session or self._nobody, resumed, least, has_saves=self._has_saves)
+        return EngineTurn(turn, given)
 
     def inserting(self, turn: EngineTurn | None) -> None:
         """The nodes that are made from now on are this request's; with None nobody's any more."""

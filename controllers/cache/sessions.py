@@ -36,14 +36,14 @@ class Session(Claimant):
 
     __slots__ = ("is_open", "last", "least", "name", "parts", "turns")
 
-    def __init__(self, name: Hashable, parent: Session | None) -> None:
+    def __init__(self, name: Hashable, parent: Session | None, *, is_open: bool = True) -> None:
         super().__init__(parent)
         self.name = name
         self.parts: dict[Session, None] = {}
         self.turns: dict[Turn, None] = {}
         self.last: NodeId | None = None
         self.least = 0
-        self.is_open = True
+        self.is_open = is_open
 
 
 class Turn:
@@ -65,7 +65,7 @@ class Turn:
         self._least = least
         self._supersedes = supersedes
         self._tip: Tip | None = None
-        if session is not None:
+        if session is not None and session.is_open:
             session.turns[self] = None
 
     def published(self, node: Node, length: int, saved: int) -> None:
@@ -174,15 +174,8 @@ class Sessions:
 
     def begin(self, session: Session | None, resumed: int, least: int, *, has_saves: bool) -> Turn:
         """A request was admitted, as `Turn`."""
-        return Turn(self._state, session, resumed, least, supersedes=has_saves and (session is not None or self._infers))
-
-    def begin_alone(self, resumed: int, least: int, *, has_saves: bool) -> Turn:
-        """A request without a session was admitted, where sessions come first: what it makes goes before their texts, until
-        another request passes there. The rest as `Turn`.
-        """
-        alone = Session(None, None)
-        alone.is_open = False
-        return Turn(self._state, alone, resumed, least, supersedes=has_saves and self._infers)
+        goes_on = self._infers or (session is not None and session.is_open)
+        return Turn(self._state, session, resumed, least, supersedes=has_saves and goes_on)
 
     def end(self, name: Hashable) -> None:
         """See PrefixCache.end_session."""

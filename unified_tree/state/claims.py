@@ -181,7 +181,7 @@ def _is_branch(node: Node, below: Node) -> bool:
     """Whether another text than the one to `below`, a child, may go on from a node. An answer that nothing resumes from, and
     which the next prompt did not repeat, is none.
     """
-    if node.claim is not None:
+    if node.claim is not None and node.claim.live:
         return node.claim.live > 1
     if node.child_count == 1:
         return False

@@ -193,13 +193,14 @@ def test_a_closed_session_goes_first_on_host_too() -> None:
         cache.release_host_resources()
 
 
-def test_who_asks_without_a_session_goes_before_sessions_until_the_text_is_used_again() -> None:
+def test_texts_without_a_session_go_before_those_of_open_ones() -> None:
     scheduler, cache = served(CASES["full"])
-    asked(scheduler, [1] * 60)
-    assert urgencies(cache) == {True}
-    asked(scheduler, [1] * 60)
-    assert False in urgencies(cache)
+    for _ in range(2):
+        asked(scheduler, [1] * 60)
+        assert urgencies(cache) == {True}
     asked(scheduler, [2] * 60, "agent")
+    assert 60 <= left_tokens(cache) < 70
+    asked(scheduler, [1] * 60 + [3], "agent")
     assert left_tokens(cache) < 10
 
 

@@ -140,7 +140,7 @@ def test_clients_name_sessions_and_say_what_is_to_become_of_them(tmp_path: Path)
         text, cached = server.complete(**told, kv_transfer_params={"unified_tree": {"retain": True}})
         assert cached == 0
         server.call("/reset_prefix_cache", post=True)
-        named = {"cache_salt": "acme", "kv_transfer_params": {"unified_tree": {"pin": True, "share": True}}}
+        named: dict[str, Any] = {"cache_salt": "acme", "kv_transfer_params": {"unified_tree": {"pin": True, "share": True}}}
         assert server.complete({"X-Session-ID": "agent"}, **named) == (text, 4 * PAGE)
         assert server.complete(kv_transfer_params={"unified_tree": {"rets": 1}})[0] == text
         server.complete(session_id="agent", cache_salt="acme", kv_transfer_params={"unified_tree": {"end": True}})

@@ -144,16 +144,18 @@ def test_ranks_that_must_decide_alike_leave_time_out() -> None:
     assert world.left() == 0
 
 
-def test_what_nobody_is_known_to_go_on_from_goes_before_sessions_where_they_are_preferred() -> None:
+def test_texts_without_a_session_go_before_sessions_where_they_are_preferred() -> None:
     for prefers in (False, True):
         world = World(prefers=prefers)
         world.run(world.request([1, 2, 3]))
         world.run(world.request([4, 5, 6], "one"))
         assert world.left() == (3 if prefers else 0)
         world.run(world.request([1, 2, 3, 4]))
+        assert world.left() == (4 if prefers else 0), "all of a conversation alike"
+        world.run(world.request([1, 2, 3, 7], "one"))
         assert world.left() == (1 if prefers else 0)
-        world.run(world.request([1, 2, 3, 4], "one"))
-        assert world.left() == 0
+        world.sessions.ended("one")
+        assert world.left() == (5 if prefers else 4)
         assert not world.tree.check()
 
 
