@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,14 @@ with warnings.catch_warnings():
     from model_caches import CASES, our_cache
     from scheduler_model import Case, Pools, Request, Scheduler
     from session_hits import KINDS, RIVALS, hits
+    from sglang.srt.managers.io_struct import CloseSessionReqInput, OpenSessionReqInput
     from sglang.srt.managers.kv_hints import KvHintAction, KvHintsEnvelope
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+    from sglang.srt.session.session_controller import SessionController
 
     from unified_tree import Tier
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
+    from unified_tree.controllers.adapters.sglang.plugin import end_sessions_alike
     from unified_tree.controllers.cache.tenant_settings import tenants_of
     from unified_tree.nodes.order import LEFT
 
@@ -314,3 +318,27 @@ def test_agents_have_more_hits_with_sessions_and_no_fewer_than_with_sglangs_own(
     ours = had("ours, sessions")
     assert ours > had("ours")
     assert ours > 0.99 * had("SGLang, sessions")
+
+
+def test_several_ranks_leave_sessions_open_that_are_closed_by_the_clock_of_each() -> None:
+    scheduler, cache = served(CASES["full"])
+    assert cache.sessions is not None
+    end_sessions_alike(cache.sessions)
+    controller = SessionController(cache)
+    for name in ("slow", "closed"):
+        controller.open(OpenSessionReqInput(capacity_of_str_len=1, session_id=name, timeout=0.0 if name == "slow" else None))
+        asked(scheduler, [len(name)] * 60, name)
+    controller.maybe_reap(time.monotonic() + 5)
+    assert "slow" not in controller
+    assert left_tokens(cache) == 0
+    controller.close(CloseSessionReqInput(session_id="closed"))
+    assert 60 <= left_tokens(cache) < 70
+
+
+def test_a_session_that_is_unused_for_too_long_is_closed() -> None:
+    scheduler, cache = served(CASES["full"])
+    controller = SessionController(cache)
+    controller.open(OpenSessionReqInput(capacity_of_str_len=1, session_id="slow", timeout=0.0))
+    asked(scheduler, [1] * 60, "slow")
+    controller.maybe_reap(time.monotonic() + 5)
+    assert 60 <= left_tokens(cache) < 70

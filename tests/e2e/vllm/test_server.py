@@ -136,7 +136,7 @@ def test_clients_name_sessions_and_say_what_is_to_become_of_them(tmp_path: Path)
     tiny_models.save_tokenizer(path)
     tenants = {"groups": [{"name": "gold", "namespaces": ["acme"], "floor": 0.2}]}
     with serve(path, tmp_path / "log", extra={"host_gib": 0.05, "tenants": tenants}) as server:
-        told = {"session_id": "agent", "cache_salt": "acme"}
+        told: dict[str, Any] = {"session_id": "agent", "cache_salt": "acme"}
         text, cached = server.complete(**told, kv_transfer_params={"unified_tree": {"retain": True}})
         assert cached == 0
         server.call("/reset_prefix_cache", post=True)
