@@ -6,10 +6,10 @@ a boundary (a length one can resume from) that can be backed up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unified_tree.declare.coverage import NO_LENGTH
-from unified_tree.declare.keys import Key
+from unified_tree.declare.keys import PACKED_BYTES, Key, as_bytes
 from unified_tree.inserts.inserting import insert
 from unified_tree.terms.tier import Tier
 
@@ -393,7 +393,18 @@ class LeaseTokens:
             is_checked = isinstance(prompt.data, bytes)  # else its caller may have changed it
         if end > whole:
             data += self._output[max(0, begin - whole) * width : (end - whole) * width]
-        return Key.from_elements(data, self.namespace, bigram=self.bigram, begin=begin, is_checked=is_checked)
+        return self._tail(data, begin, is_checked)
+
+    def piece(self, tokens: Any, begin: int) -> Key:
+        """A tail of given tokens, from `begin` on; of a packed prompt their bytes. Raises InvalidKeyError. Cost: one copy."""
+        if self._width == PACKED_BYTES:
+            return self._tail(bytes(tokens), begin, is_checked=True)
+        return self._tail(Key(tokens, bigram=True).data if self.bigram else as_bytes(tokens), begin, is_checked=False)
+
+    def _tail(self, data: bytes | memoryview, begin: int, is_checked: bool) -> Key:
+        return Key.from_elements(
+            data, self.namespace, bigram=self.bigram, begin=begin, is_checked=is_checked, width_bytes=self._width
+        )
 
     def agree(self, piece: Key) -> bool:
         """Whether the elements of a tail are those that are known, as far as they are. Cost: one comparison of them."""

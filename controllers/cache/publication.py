@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.cache.lease_tokens import Publication
-from unified_tree.declare.keys import Key, as_bytes, require_tokens
 from unified_tree.inputs.arguments import flag, integer, items
 from unified_tree.terms.errors import InsertError, LeaseError
 from unified_tree.terms.results import record
@@ -18,6 +17,7 @@ from unified_tree.terms.results import record
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease_state import LeaseState
     from unified_tree.controllers.cache.resources import CacheLayout
+    from unified_tree.declare.keys import Key
 
 
 def checked_publication(
@@ -69,9 +69,8 @@ def _piece(lease: LeaseState, tokens: Any, begin: Any) -> Key | int:
         return length
     if begin > known.length:
         raise LeaseError(f"{lease} knows {known.length} tokens, so those given cannot begin at {begin}")
-    data = Key(tokens, bigram=True).data if known.bigram else as_bytes(tokens)
-    key = Key.from_elements(data, known.namespace, bigram=known.bigram, begin=begin)
-    require_tokens(data, (min(max(begin, lease.committed), key.length) - begin) * key.width_bytes)
+    key = known.piece(tokens, begin)
+    key.require_tokens(max(begin, lease.committed))
     if begin < known.length and not known.agree(key):
         raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known.length}, which it knows")
     return key

@@ -5,6 +5,9 @@ range check per match; copying the caller's int64 bytes is one copy, and none if
 tree copies what it keeps, whatever the key is. A bigram key (EAGLE: the draft head sees a token together with the next one) has
 16-byte elements and a separate root, so it never matches a plain key.
 
+A packed key has one-byte elements: eight tokens that stand together are one id. Replays make them (`packed_key`), where prompts
+are blocks of equal tokens; there all that reads, copies, compares and hashes tokens has an eighth to do.
+
 A key whose bytes cannot change remembers where a tree's last walk along it ended (`walked`), so that it is compared only once
 however often it is matched: when it is prefetched, at each attempt to admit it. What it remembers is the tree's mark and a node
 there, whose id and tokens never change; if that is gone, the walk begins at the root.
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Boundary
 
     Walked = tuple[object, Boundary]
+
+PACKED_BYTES: Final = 1
+"""Of an element of a packed key."""
+GROUP_TOKENS: Final = INT64_BYTES // PACKED_BYTES
+"""Tokens of a packed key that are one id."""
 
 _NO_TOKENS: Final = array("q")
 """Of a key that is filled afterwards: compiled code makes none but by the constructor."""
@@ -93,7 +101,7 @@ class Key:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled it has a copy of its own elements, and remembers no walk: engines send prompts to other processes."""
         elements = bytes(self.data[: (self.length - self.begin) * self.width_bytes])
-        return unpickled, (elements, self.namespace, self.bigram, self.begin, self.is_checked)
+        return unpickled, (elements, self.namespace, self.bigram, self.begin, self.is_checked, self.width_bytes)
 
     def prefix(self, length: int | Any) -> Key:  # an integer of numpy's, too
         """The first `length` elements of this key, sharing its bytes. Cost: O(1)."""
@@ -113,7 +121,10 @@ class Key:
         if not self.begin <= begin <= self.length:
             raise InvalidKeyError(f"a tail from element {begin} on was asked of {self}")
         first, last = ((at - self.begin) * self.width_bytes for at in (begin, self.length))
-        return Key.from_elements(bytes(self.data[first:last]), self.namespace, bigram=self.bigram, begin=int(begin))
+        data = bytes(self.data[first:last])
+        return Key.from_elements(
+            data, self.namespace, bigram=self.bigram, begin=int(begin), is_checked=self.is_checked, width_bytes=self.width_bytes
+        )
 
     def owned(self) -> Key:
         """A key that stays as it is whatever its caller does: itself, or a copy of one that was not copied."""
@@ -128,26 +139,48 @@ class Key:
 
     @staticmethod
     def from_elements(
-        data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0, is_checked: bool = False
+        data: bytes | memoryview,
+        namespace: str,
+        *,
+        bigram: bool,
+        begin: int = 0,
+        is_checked: bool = False,
+        width_bytes: int = 0,
     ) -> Key:
         """A key over elements as the tree keeps them: native int64, pairs of them for bigrams; a tail if they are those from
         `begin` on. Cost: O(1).
 
         Args:
             is_checked: no id is negative, which is known.
+            width_bytes: of an element, for packed ones; 0 for what `bigram` says.
         """
         key = Key(_NO_TOKENS, namespace)
         key.bigram, key.data, key.is_checked = bigram, data, is_checked
-        if bigram:
+        if width_bytes:
+            key.width_bytes = width_bytes
+        elif bigram:
             key.width_bytes = 2 * INT64_BYTES
         key.begin = begin
         key.length = begin + len(data) // key.width_bytes
         return key
 
 
-def unpickled(data: bytes, namespace: str, bigram: bool, begin: int, is_checked: bool) -> Key:
+def unpickled(data: bytes, namespace: str, bigram: bool, begin: int, is_checked: bool, width_bytes: int = 0) -> Key:
     """A key from what `Key.__reduce__` gave."""
-    return Key.from_elements(data, namespace, bigram=bigram, begin=begin, is_checked=is_checked)
+    return Key.from_elements(data, namespace, bigram=bigram, begin=begin, is_checked=is_checked, width_bytes=width_bytes)
+
+
+def packed_key(ids: NDArray[np.int64], length: int, namespace: str) -> Key:
+    """The first `length` tokens of groups of eight, each group of one id. The cache does the same with it as with the key of
+    all these tokens, if a page is whole groups and all keys of the cache are packed; nothing checks either.
+
+    Args:
+        ids: shape [groups] or more, none of them negative.
+
+    Cost: one copy of the ids.
+    """
+    data = ids.tobytes()[: length * PACKED_BYTES]
+    return Key.from_elements(data, namespace, bigram=False, is_checked=True, width_bytes=PACKED_BYTES)
 
 
 def checked_key(key: object) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.declare.keys import Key, require_tokens
+from unified_tree.declare.keys import Key
 from unified_tree.native.comparing import agreement
 from unified_tree.nodes.children import child_at
 from unified_tree.nodes.node import Node, window_values
@@ -72,7 +72,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     root = state.roots.get((key.namespace, key.bigram))
     node, length = (None, 0) if root is None else walk(state, key, _walked(state, key, root, limit), limit)
     if checks:
-        require_tokens(key.data, length * key.width_bytes)
+        key.require_tokens(length)
     if node is None or length == 0:
         if touch:
             state.arrival = None
@@ -421,14 +421,14 @@ def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
         return Key.from_elements(b"", "", bigram=False)
     namespace, bigram = node.root.name
     pieces: list[bytes] = []
-    at = node
+    at, width = node, 0
     while (parent := at.parent) is not None and at.end > begin:
         first, last = max(begin - parent.end, 0), min(length, at.end) - parent.end
         width = len(at.edge) // (at.end - parent.end)
         pieces.append(at.edge[first * width : last * width])
         at = parent
     pieces.reverse()
-    return Key.from_elements(b"".join(pieces), namespace, bigram=bigram, begin=begin)
+    return Key.from_elements(b"".join(pieces), namespace, bigram=bigram, begin=begin, width_bytes=width)
 
 
 def spare_from(state: TreeState, node: Node, length: int) -> int | None:

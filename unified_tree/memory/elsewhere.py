@@ -55,9 +55,13 @@ class Elsewhere:
         page_size: tokens a page.
         max_bytes: for texts of namespaces that were not the first ones to have them; beyond that the ends that came first are
             forgotten.
+
+    Attributes:
+        size_bytes: what those take.
+        byte_weight: see `Ghosts`.
     """
 
-    __slots__ = ("_beginnings", "_ends", "_max_bytes", "_page_size", "size_bytes")
+    __slots__ = ("_beginnings", "_ends", "_max_bytes", "_page_size", "byte_weight", "size_bytes")
 
     def __init__(self, page_size: int, max_bytes: int) -> None:
         self._page_size = page_size
@@ -65,6 +69,7 @@ class Elsewhere:
         self._beginnings: OrderedDict[int, Beginning] = OrderedDict()
         self._ends: deque[Stretch] = deque()  # without any below, and some that have them by now
         self.size_bytes = 0
+        self.byte_weight = 1
 
     def beginning(self, key: Key) -> Beginning | None:
         """The first page of a key; None if no root has had it, as far as is remembered. Cost: O(1)."""
@@ -127,7 +132,7 @@ class Elsewhere:
         end.note(name)
         above.below[code] = end
         self._ends.append(end)
-        self.size_bytes += len(edge) + STRETCH_BYTES
+        self.size_bytes += len(edge) * self.byte_weight + STRETCH_BYTES
         while self.size_bytes > self._max_bytes and len(self._ends) > 1:
             self._forget_oldest()
         return end
@@ -154,7 +159,7 @@ class Elsewhere:
             return
         end.is_gone, end.above = True, None
         del above.below[end.code]
-        self.size_bytes -= len(end.edge) + STRETCH_BYTES
+        self.size_bytes -= len(end.edge) * self.byte_weight + STRETCH_BYTES
         if not above.below and above.above is not None:
             self._ends.append(above)
 

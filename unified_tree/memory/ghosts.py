@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from unified_tree.declare.keys import GROUP_TOKENS
+from unified_tree.memory.archive import Archive
 from unified_tree.memory.elsewhere import Elsewhere
 from unified_tree.native import comparing
 from unified_tree.nodes.line import Eviction, Ghost, Line, RootLine
 from unified_tree.nodes.node import Root
 
 if TYPE_CHECKING:
-    from unified_tree.memory.archive import Archive
     from unified_tree.nodes.node import Node
 
 # Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
@@ -94,6 +95,8 @@ class Ghosts:
         elsewhere: the texts that stand in several namespaces.
         archive: all that was evicted, for causes alone; None outside of replays.
         size_bytes: what the former take.
+        byte_weight: bytes for which one of their tokens' counts: those of packed keys count as those of plain ones, so that as
+            much is remembered.
         forgotten: how many ghosts were forgotten.
         former: the roots that were invalidated and their lines, the last invalidation last.
         matched: the node that the last match ended in, which may be gone.
@@ -109,6 +112,7 @@ class Ghosts:
         "_roots",
         "archive",
         "beneficiary",
+        "byte_weight",
         "clear",
         "elsewhere",
         "faded",
@@ -131,12 +135,19 @@ class Ghosts:
         self.elsewhere = Elsewhere(page_size, max_bytes)
         self.archive: Archive | None = None
         self.size_bytes = 0
+        self.byte_weight = 1
         self.forgotten = 0
         self.matched: Node | None = None
         self.beneficiary: str | None = None
         self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
         self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
+
+    def for_replay(self, *, packed: bool) -> None:
+        """Keep all that is evicted for the causes of misses, from now on; and count the tokens of packed keys as plain ones."""
+        self.archive = Archive(self._page_size)
+        if packed:
+            self.byte_weight = self.elsewhere.byte_weight = GROUP_TOKENS
 
     def line_of_root(self, name: tuple[str, bool]) -> RootLine:
         """The line of a new root, which may come and go while ghosts hang on it. Cost: O(1)."""
@@ -195,7 +206,7 @@ class Ghosts:
             self.archive.put(ghost, edge)
         self._hang(ghost, edge)
         self.clear.append(ghost)
-        self.size_bytes += len(edge) + GHOST_BYTES
+        self.size_bytes += len(edge) * self.byte_weight + GHOST_BYTES
         while self.size_bytes > self._max_bytes:
             oldest = self.clear.oldest
             assert oldest is not None
@@ -210,7 +221,7 @@ class Ghosts:
         edge = ghost.edge
         assert edge is not None
         self.clear.remove(ghost)
-        self.size_bytes -= len(edge) + GHOST_BYTES
+        self.size_bytes -= len(edge) * self.byte_weight + GHOST_BYTES
         if not ghost.is_fork:
             ghost.code = page_code(ghost.start, edge, 0, self._page_bytes(ghost, edge))
         ghost.edge = None
@@ -266,7 +277,7 @@ class Ghosts:
             self.faded.remove(ghost)
         else:
             self.clear.remove(ghost)
-            self.size_bytes -= len(ghost.edge) + GHOST_BYTES
+            self.size_bytes -= len(ghost.edge) * self.byte_weight + GHOST_BYTES
 
     def trail(self, line: Line, length: i64, limit: i64, data: bytes | memoryview, width: i64) -> list[Ghost]:
         """The ghosts that a key agrees with, from a prefix on up to a limit; each has `reached` then. One that has faded is the
@@ -385,7 +396,7 @@ class Ghosts:
         """The front of a ghost is in the tree again: what remains of it hangs behind that."""
         assert ghost.edge is not None
         self._unhang(ghost)
-        self.size_bytes -= len(ghost.edge) - len(rest)
+        self.size_bytes -= (len(ghost.edge) - len(rest)) * self.byte_weight
         ghost.start, ghost.edge = start, rest
         self._hang(ghost, rest)
 

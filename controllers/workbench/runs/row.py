@@ -23,7 +23,6 @@ from unified_tree.controllers.workbench.server.step_clock import PrefillPace, St
 from unified_tree.controllers.workbench.server.timed_cache import TimedCache, TracedSessions
 from unified_tree.controllers.workbench.server.traffic import Traffic
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
-from unified_tree.memory.archive import Archive
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
@@ -101,7 +100,7 @@ def _replay(
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         sessions = TracedSessions(workload) if plan.settings.names_sessions else None
-        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in, sessions)
+        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in, sessions, packs=row.packs)
         fetches = _fetches(clock, timed, tiers, link)
         traffic = Traffic(timed, clock, tiers.engine, fetches)
         Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
@@ -184,7 +183,7 @@ def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: Ste
         **more,
     )
     if cache.tree.state.ghosts is not None:
-        cache.tree.state.ghosts.archive = Archive(row.composition.page_size)
+        cache.tree.state.ghosts.for_replay(packed=row.packs)
     return cache
 
 

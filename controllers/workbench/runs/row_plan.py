@@ -12,6 +12,7 @@ from unified_tree.controllers.workbench.runs.plan import RowKind
 from unified_tree.controllers.workbench.server.page_store import raw_layers
 from unified_tree.controllers.workbench.server.verification import Verification
 from unified_tree.declare.block_budget import BlockBudget
+from unified_tree.declare.keys import GROUP_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,8 @@ class RowPlan:
         storage: None for no store; it needs a host tier.
         linker: None for no linker.
         verification: whether pages hold bytes that are compared.
+        packs: whether its keys are packed, so that tokens take an eighth of the memory and time: where blocks and pages are
+            whole groups of tokens, and nothing but the tree looks at these.
         name, workload: what the row's part of a store, or its prefixes, go by.
     """
 
@@ -47,6 +50,7 @@ class RowPlan:
     storage: StorageSettings | None
     linker: LinkerSettings | None
     verification: Verification
+    packs: bool
     name: str
     workload: str
 
@@ -67,6 +71,8 @@ class RowPlan:
             if host is not None:
                 of_host = host_budget(composition, host.size_bytes)
                 host = replace(host, page_counts=of_host.page_counts)
+        sizes = {composition.page_size, *(request.block_tokens for request in plan.workload.requests)}
+        is_read = plan.storage or plan.linker or spec.recording or plan.verification is not Verification.OFF
         return cls(
             composition=composition,
             page_counts=page_counts,
@@ -77,6 +83,7 @@ class RowPlan:
             storage=None if host is None else plan.storage,
             linker=plan.linker if all((c.shares or c.name) in page_counts for c in composition.components) else None,
             verification=plan.verification,
+            packs=not is_read and all(size % GROUP_TOKENS == 0 for size in sizes),
             name=spec.store_name,
             workload=plan.workload.name,
         )

@@ -114,14 +114,13 @@ class RequestQueue:
     def _acquire(self, entry: ServedRequest) -> bool:
         """Offer a request to the cache; False if there are too few pages for its prompt and those being prefilled."""
         request, traffic, fetches = entry.request, self._traffic, self._traffic.fetches
-        tokens = request.tokens()
-        prompt = tokens[: entry.target]
+        tokens = self._cache.tokens(request)
         if not entry.admitted:
             self._observer.offered(request)
         room_before = self._room_tokens() if traffic.has_host else 0
         entry.fetched_tokens = max(entry.fetched_tokens, fetches.fetched_tokens(entry))
         try:
-            lease = self._cache.acquire(entry, prompt, (*request.save_points, *fetches.checkpoints(entry)), named=fetches.is_on)
+            lease = self._cache.acquire(entry, tokens, (*request.save_points, *fetches.checkpoints(entry)), named=fetches.is_on)
         except OutOfPagesError:
             return False
         missing_tokens = entry.missing_tokens = entry.target - lease.cached_tokens

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
-from unified_tree.declare.keys import Key
+from unified_tree.declare.keys import Key, packed_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,13 +73,15 @@ class TimedCache:
         room: how many tokens of path so many blocks of a shared budget hold.
         grown: called when a lease has got pages; that is when running requests hold most.
         sessions: of the workload, for a cache that is told of them; None for one that is not.
+        packs: whether keys are packed (`packed_key`); blocks and pages must be whole groups then, and nothing but the tree may
+            look at tokens.
 
     Attributes:
         polled: the time in `poll` and `prefetched`, which are no one request's.
         pools: what of the cache's pools is in use.
     """
 
-    __slots__ = ("_grown", "_pages", "_room", "_sessions", "cache", "max_tokens", "polled", "pools")
+    __slots__ = ("_grown", "_packs", "_pages", "_room", "_sessions", "cache", "max_tokens", "polled", "pools")
 
     def __init__(
         self,
@@ -89,12 +91,15 @@ class TimedCache:
         grown: Callable[[], None] | None = None,
         room: Callable[[int], int] | None = None,
         sessions: TracedSessions | None = None,
+        *,
+        packs: bool = False,
     ) -> None:
         self.cache = cache
         self.max_tokens = max_tokens
         self.polled = Stopwatch()
         self.pools = PoolsInUse(cache)
         self._pages = pages
+        self._packs = packs
         self._grown = grown
         self._room = room
         self._sessions = sessions
@@ -130,12 +135,16 @@ class TimedCache:
         if self._pages is not None:
             self._pages.fetched(entry.prompt(), entry.request.namespace)
 
-    def acquire(self, entry: ServedRequest, prompt: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
+    def tokens(self, request: Request) -> Int64s:
+        """The token ids of a request's prompt and answer, as `acquire` takes them."""
+        return request.packed_tokens() if self._packs else request.tokens()
+
+    def acquire(self, entry: ServedRequest, tokens: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
-        request = entry.request
+        request, target = entry.request, entry.target
         with entry.spent:
             return self.cache.acquire(
-                Key(prompt, request.namespace),
+                packed_key(tokens, target, request.namespace) if self._packs else Key(tokens[:target], request.namespace),
                 checkpoints,
                 priority=request.priority,
                 save_output=request.answer_runs is not None,
@@ -183,10 +192,14 @@ class TimedCache:
         states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
         is_known = entry.computed <= entry.target  # what the lease was acquired for
         begin = 0 if is_known else lease.committed
-        computed = entry.computed if is_known else tokens[begin : entry.computed]
         with entry.spent:
+            computed = entry.computed if is_known else self._between(tokens, begin, entry.computed)
             self.cache.commit(lease, computed, states=states, begin=begin)
         return True
+
+    def _between(self, tokens: Int64s, begin: int, end: int) -> Int64s | bytes:
+        """Tokens as a commit takes them."""
+        return tokens.tobytes()[begin:end] if self._packs else tokens[begin:end]
 
     def release(self, entry: ServedRequest, lease: Lease) -> None:
         """`PrefixCache.release`."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from unified_tree.declare.keys import GROUP_TOKENS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -79,14 +81,22 @@ class Request:
 
     def tokens(self) -> Int64s:
         """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy."""
-        tokens = np.empty(self.prompt_tokens + self.output_tokens, np.int64)
+        return self._ids(1)
+
+    def packed_tokens(self) -> Int64s:
+        """The same, one id for each group of eight, as `packed_key` takes them; a block must be whole groups."""
+        return self._ids(GROUP_TOKENS)
+
+    def _ids(self, group_tokens: int) -> Int64s:
+        size = self.block_tokens // group_tokens
+        ids = np.empty(-(-(self.prompt_tokens + self.output_tokens) // group_tokens), np.int64)
         blocks = self.blocks()
         if self.answer_runs is not None:
             blocks = np.concatenate((blocks, expand_runs(self.answer_runs)))
-        end = blocks.size * self.block_tokens
-        tokens[:end].reshape(-1, self.block_tokens)[:] = blocks[:, np.newaxis]
-        tokens[end:] = OWN_TOKENS + self.index
-        return tokens
+        end = blocks.size * size
+        ids[:end].reshape(-1, size)[:] = blocks[:, np.newaxis]
+        ids[end:] = OWN_TOKENS + self.index
+        return ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
