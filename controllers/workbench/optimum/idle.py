@@ -178,6 +178,7 @@ def _runs(idle: Int64s, passed: Int64s, request: Asked, page_size: int) -> tuple
     count = min(idle.size, -(-most // size))
     if count <= 0:
         return idle[:0], idle[:0], idle[:0]
-    changes = (idle[1:count] != idle[: count - 1]) | (passed[1:count] != passed[: count - 1])
-    lasts = np.append(np.flatnonzero(changes), count - 1)
+    is_last = np.ones(count, np.bool_)
+    is_last[:-1] = (idle[1:count] != idle[: count - 1]) | (passed[1:count] != passed[: count - 1])
+    lasts = is_last.nonzero()[0]
     return np.minimum((lasts + 1) * size, most), idle[lasts], passed[lasts]

@@ -7,6 +7,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
@@ -29,7 +31,6 @@ from unified_tree.terms.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.components import Composition
@@ -164,7 +165,10 @@ def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None
     """FLOPs of so long prompts; None where the model states none."""
     if not composition.states_flops:
         return None
-    return sum(composition.prefill_flops(0, tokens) for tokens in lengths.tolist())
+    each, counts = np.unique(lengths, return_counts=True)
+    return sum(
+        count * composition.prefill_flops(0, tokens) for tokens, count in zip(each.tolist(), counts.tolist(), strict=True)
+    )
 
 
 def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock, tenants: Tenants | None) -> PrefixCache:
