@@ -104,7 +104,7 @@ def hits_over_memory(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> C
         ticks = [_gib(shown[0], size) for size in sizes]
         axes.set_xticks(ticks, [f"{gib:,.3g}" for gib in ticks])
         axes.minorticks_off()
-        axes.set_ylim(0, min(100, 1.08 * max([ceiling, *(100 * row.hit_rate for row in shown)]) + 1))
+        axes.set_ylim(0, _above(max([ceiling, *(100 * row.hit_rate for row in shown)])))
     legend = [*zip(policies, cycle(COLOURS)), ("ceiling", DIM)]
     if known:
         legend.insert(-1, ("the best possible lies here", HIT))
@@ -120,17 +120,25 @@ def _interval(rows: Sequence[RowResult]) -> tuple[float, float] | None:
     return 100 * share(rows[0], low), 100 * share(rows[0], max(highest))
 
 
+def _above(most: float) -> float:
+    """Where an axis of percents ends that goes up to `most`."""
+    return min(100.0, 1.08 * most + 1)
+
+
 def _gib(row: RowResult, capacity: float) -> float:
     return capacity * row.device_bytes / GIB
 
 
 def hits_over_time(rows: Sequence[RowResult]) -> Chart:
     """The share of the prompt tokens that hit, of each row."""
+    most = 0.0
     with _Canvas(_time_label(rows[0]), "hit, % of the prompt tokens") as canvas:
         for row, colour in zip(rows, cycle(COLOURS)):
             hours, prompts, [hits] = _binned(row, row.served["hit_tokens"])
-            canvas.axes.plot(hours, 100 * hits / prompts, color=colour)
-        canvas.axes.set_ylim(0, 100)
+            rates = 100 * hits / prompts
+            most = max(most, *rates.tolist())
+            canvas.axes.plot(hours, rates, color=colour)
+        canvas.axes.set_ylim(0, _above(most))
     return Chart(svg=canvas.svg, legend=tuple((row.policy, colour) for row, colour in zip(rows, cycle(COLOURS))))
 
 
