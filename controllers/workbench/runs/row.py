@@ -166,9 +166,10 @@ def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None
     if not composition.states_flops:
         return None
     each, counts = np.unique(lengths, return_counts=True)
-    return sum(
+    flops: float = sum(
         count * composition.prefill_flops(0, tokens) for tokens, count in zip(each.tolist(), counts.tolist(), strict=True)
     )
+    return flops
 
 
 def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock, tenants: Tenants | None) -> PrefixCache:
