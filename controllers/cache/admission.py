@@ -243,7 +243,8 @@ class Admission:
         the grid earlier: that is saved, too.
         """
         grid = self._resources.layout.save_grid_tokens
-        wanted = [*found.save_at]
+        mark = lease.tokens.mark
+        wanted = [*found.save_at] if mark is None else [*found.save_at, mark.fork]  # other namespaces go on from there
         for length in sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,):
             if length >= lease.prompt_tokens and self._resources.layout.point is not None:
                 wanted.append(lease.prompt_tokens - 1)

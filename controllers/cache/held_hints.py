@@ -153,6 +153,7 @@ class HeldHints:
             until = self._time_s() + seconds
         named, state = self._named(target), self._state
         self._end(self._open.get((verb, named)), Outcome.VAIN)
+        target = self._in_tree(target)
         nodes = self._nodes_of(named if isinstance(named, Session) else target if isinstance(target, Key) else None)
         self._count += 1
         hint = Hint(self._count, verb, named, state.clock, until)
@@ -176,6 +177,10 @@ class HeldHints:
         if len(self._open) > self._max_hints:
             self._end(next(iter(self._open.values())), Outcome.EXPIRED)
         return True
+
+    def _in_tree(self, target: object) -> object:
+        """What a hint is about, as the tree has it."""
+        return target
 
     def _begins(self, hint: Hint, target: object, nodes: list[Node]) -> bool:
         """Whether there is anything that a hint is about."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.cache.held_hints import HeldHints, Hint, Outcome, Verb
 from unified_tree.controllers.cache.sessions import Sessions
 from unified_tree.declare.keys import Key
+from unified_tree.declare.owners import remarked
 from unified_tree.lookup.matching import match
 from unified_tree.state import claims
 from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, TransferError
@@ -51,8 +52,10 @@ class Hints(HeldHints):
             return super()._begins(hint, target, nodes)
         if isinstance(target, Key):
             return self._fetch(hint, target)
-        key = self._cache.tree.key_of(Boundary(nodes[0].id, nodes[0].end)) if nodes else None
-        return key is not None and self._fetch(hint, key)
+        return bool(nodes) and self._fetch(hint, remarked(self._cache.tree.key_of(Boundary(nodes[0].id, nodes[0].end))))
+
+    def _in_tree(self, target: object) -> object:
+        return self._cache.sharing.in_tree(target) if isinstance(target, Key) else target
 
     def _fetch(self, hint: Hint, key: Key) -> bool:
         """Ask the store, if there is one, for what the host lacks; else load what it has."""

@@ -80,7 +80,7 @@ class Lease:
     @property
     def namespace(self) -> str:
         """The namespace of its key."""
-        return self._state.tokens.namespace
+        return self._state.tokens.owner
 
     @property
     def cached_tokens(self) -> int:
@@ -172,6 +172,11 @@ class Lease:
     @property
     def key(self) -> Key:
         """The key of all tokens that it knows. Cost: one copy of them, once there are any behind the prompt."""
+        return self._state.tokens.plain()
+
+    @property
+    def tree_key(self) -> Key:
+        """The same as the tree has it: of namespaces that share, another key. Cost: as `key`."""
         tokens = self._state.tokens
         return tokens.key(tokens.length)
 
@@ -404,9 +409,9 @@ class Leases:
             raise TransferError(lease.failure)
 
     def fail(self, namespace: str | None) -> None:
-        """Fail the loads of an invalidated namespace, or of all. Cost: O(leases that wait)."""
+        """Fail the loads of an invalidated namespace of the tree, or of all. Cost: O(leases that wait)."""
         for load, lease in self._waiting.items():
-            if namespace in (None, lease.namespace):
+            if namespace in (None, self._open[lease].tokens.namespace):
                 load.fail(f"{lease} was loading what has been invalidated since")
 
     def _end_load(self, lease: Lease, load: Load) -> None:

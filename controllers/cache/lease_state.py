@@ -213,12 +213,14 @@ class LeaseState:
         if self._resources.ledger.is_on:
             self._misses = LeaseMisses(found, unloaded)
 
-    def book_misses(self, key: Key, in_store: int, loss: StoreLoss | None) -> None:
+    def book_misses(self, in_store: int, loss: StoreLoss | None) -> None:
         """It is a request: book what it has to compute; see LeaseMisses."""
         misses = self._misses
         if misses is not None:
-            ledger, namespace = self._resources.ledger, self.tokens.namespace
-            misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store, loss)
+            ledger, namespace = self._resources.ledger, self.tokens.owner
+            misses.book(
+                ledger, self.tokens.prompt, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store, loss
+            )
 
     def begin_turn(self, sessions: Sessions, session: Session | None) -> None:
         """It is a request, of a session or of none."""
@@ -316,7 +318,7 @@ class LeaseState:
 
     def grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
-        ages = self._resources.at_once(self.tokens.namespace)
+        ages = self._resources.at_once(self.tokens.owner)
         try:
             self.grow_now(length_tokens)
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.keys import PACKED_BYTES, Key, as_bytes
+from unified_tree.declare.owners import owned, require_room, unmarked
 from unified_tree.inserts.inserting import insert
 from unified_tree.terms.tier import Tier
 
@@ -367,23 +368,26 @@ class LeaseTokens:
     what the tree has, and those added to it were checked.
 
     Attributes:
-        namespace, bigram: of the prompt's key.
+        prompt: its key, as the tree has it; namespace, bigram: of that.
         length: how many elements are known.
+        mark: of a key of namespaces that share; see `declare.owners`. `owner`: the request's own namespace.
     """
 
-    __slots__ = ("_output", "_prompt", "_width", "bigram", "length", "namespace")
+    __slots__ = ("_output", "_width", "bigram", "length", "mark", "namespace", "owner", "prompt")
 
     def __init__(self, prompt: Key) -> None:
         self.namespace = prompt.namespace
         self.bigram = prompt.bigram
         self.length = prompt.length
-        self._prompt = prompt
+        self.mark = prompt.mark
+        self.owner = prompt.namespace if prompt.mark is None else prompt.mark.namespace
+        self.prompt = prompt
         self._width = prompt.width_bytes
         self._output = bytearray()  # the elements behind the prompt's
 
     def key(self, end: int, begin: int = 0) -> Key:
         """The first `end` elements, or their tail from `begin` on. Cost: one copy of them; none of the prompt's first ones."""
-        prompt, width, data = self._prompt, self._width, b""
+        prompt, width, data = self.prompt, self._width, b""
         whole: int = prompt.length
         if end <= whole and not begin:
             return prompt.prefix(end)
@@ -396,23 +400,38 @@ class LeaseTokens:
         return self._tail(data, begin, is_checked)
 
     def piece(self, tokens: Any, begin: int) -> Key:
-        """A tail of given tokens, from `begin` on; of a packed prompt their bytes. Raises InvalidKeyError. Cost: one copy."""
+        """A tail of given tokens, from `begin` on; of a packed prompt their bytes. Cost: one copy, of a marked key two.
+
+        Raises InvalidKeyError, also for an id that leaves no room for a mark.
+        """
         if self._width == PACKED_BYTES:
             return self._tail(bytes(tokens), begin, is_checked=True)
-        return self._tail(Key(tokens, bigram=True).data if self.bigram else as_bytes(tokens), begin, is_checked=False)
+        data, mark = Key(tokens, bigram=True).data if self.bigram else as_bytes(tokens), self.mark
+        if mark is not None:
+            require_room(data)
+            cut = max(0, mark.fork - begin) * self._width
+            data = bytes(data[:cut]) + owned(data[cut:], mark.owner)
+        return self._tail(data, begin, is_checked=False)
+
+    def plain(self) -> Key:
+        """The key of all elements as its request gave them. Cost: one copy, none of a prompt alone that is not marked."""
+        key = self.key(self.length)
+        return key if self.mark is None else unmarked(key, self.owner)
 
     def _tail(self, data: bytes | memoryview, begin: int, is_checked: bool) -> Key:
-        return Key.from_elements(
+        key = Key.from_elements(
             data, self.namespace, bigram=self.bigram, begin=begin, is_checked=is_checked, width_bytes=self._width
         )
+        key.mark = self.mark
+        return key
 
     def agree(self, piece: Key) -> bool:
         """Whether the elements of a tail are those that are known, as far as they are. Cost: one comparison of them."""
         data, width, begin = piece.data, self._width, piece.begin
         assert isinstance(data, bytes), "a piece is copied when it is made"
-        whole, end = self._prompt.length, min(piece.length, self.length)
+        whole, end = self.prompt.length, min(piece.length, self.length)
         middle = min(max(begin, whole), end)
-        prompt = memoryview(self._prompt.data)[begin * width : middle * width]
+        prompt = memoryview(self.prompt.data)[begin * width : middle * width]
         output = memoryview(self._output)[(middle - whole) * width : (end - whole) * width] if middle < end else b""
         return data.startswith(prompt) and data.startswith(output, max(0, middle - begin) * width)
 
@@ -424,7 +443,7 @@ class LeaseTokens:
 
     def cut(self, length: int) -> None:
         """Forget the elements behind the prompt from `length` on."""
-        length = max(length, self._prompt.length)
+        length = max(length, self.prompt.length)
         if length < self.length:
-            del self._output[(length - self._prompt.length) * self._width :]
+            del self._output[(length - self.prompt.length) * self._width :]
             self.length = length

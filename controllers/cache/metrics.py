@@ -21,6 +21,7 @@ from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.age_stats import AgeStats
+    from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.stats import (
         BudgetStats,
         CacheStats,
@@ -112,6 +113,8 @@ class CacheCollector:
         yield from self._budgets({"device": stats.budget, "host": stats.host_budget})
         if stats.tenants:
             yield from self.tenants(stats.tenants)
+        if stats.sharing is not None:
+            yield from self._sharing(stats.sharing)
         if stats.storage is not None:
             yield from self.storage(stats.storage)
         for alias in self._aliases:
@@ -158,6 +161,12 @@ class CacheCollector:
         what = "pages of a pool, or blocks of a budget, that a group of namespaces holds and may count on"
         yield self._gauge("tenant_units", what, held, "group", "room", "state")
         yield self._counter("tenant_victims", "values evicted, by whose they were", victims, "group", "room")
+
+    def _sharing(self, stats: SharingStats) -> Iterator[Metric]:
+        for field, what in (("common_tokens", "prompt tokens that were common"), ("common_hit_tokens", "those of them hit")):
+            yield self._counter(field, f"{what}, of namespaces that share", {(): getattr(stats, field)})
+        pages: Samples = {("common",): stats.common_pages, ("shown",): stats.shown_pages - stats.common_pages}
+        yield self._gauge("remembered_pages", "pages of prompts whose tenants are remembered", pages, "state")
 
     def _short_by(self, pools: Mapping[tuple[str, str], Sequence[int]]) -> Metric:
         what = "of those evicted, by how many pages more, at most, would have kept them"

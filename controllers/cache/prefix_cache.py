@@ -20,6 +20,7 @@ from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
 from unified_tree.controllers.cache.sessions import Sessions, is_hashable, session_name
+from unified_tree.controllers.cache.sharing import Sharing
 from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.cache_counters import CacheCounters
@@ -150,6 +151,7 @@ class PrefixCache:
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
         self.tenants = TenantCounters(self.tree.state)
+        self.sharing = Sharing(self.tree.state)
         self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
         if host is not None:
@@ -248,8 +250,9 @@ class PrefixCache:
         try:
             ages = self._resources.at_once(key.namespace)
             try:
+                admitted = self.sharing.admit(key) if self.sharing.is_on else None
                 lease = self._admission.admit(
-                    key,
+                    key if admitted is None else admitted.key,
                     lengths,
                     priority=priority,
                     save_output=save_output,
@@ -265,6 +268,8 @@ class PrefixCache:
             if opened is not None:
                 self.hints.returned(opened)
             self._leases.require(lease).begin_turn(self.sessions, opened)
+            if admitted is not None:
+                self.sharing.showed(admitted, lease.compute_from)
             return lease
         except BaseException as error:
             if lease is not None and not lease.is_released:
@@ -291,7 +296,7 @@ class PrefixCache:
         if state.arrives:
             counters.arriving_tokens += key.length - state.cached_tokens
         else:
-            state.book_misses(key, in_store, loss)
+            state.book_misses(in_store, loss)
         if self.tenants.is_on:
             self.tenants.admitted(key.namespace, key.length, state.compute_from)
         counters.requests += 1
@@ -319,7 +324,7 @@ class PrefixCache:
         ages = self._resources.at_once(key.namespace)
         try:
             return self._admission.admit(
-                key, may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
+                self.sharing.in_tree(key), may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
             )
         finally:
             if ages is not None:
@@ -398,7 +403,7 @@ class PrefixCache:
         observers = self.counters.observers
         if observers.all:
             observers.tell("prefetching", request, key)
-        started = self.storage.prefetch(request, key)
+        started = self.storage.prefetch(request, self.sharing.in_tree(key))
         if started and observers.all:
             observers.tell("prefetch_started", request, key)
         return started
@@ -617,7 +622,8 @@ class PrefixCache:
             self.controller.host.hold_caps()
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
-        """Start a new weights version, for one namespace or for all: state computed before is never matched again.
+        """Start a new weights version, for one namespace or for all: state computed before is never matched again. Namespaces
+        that share are invalidated together.
 
         Args:
             weights_version: the new version's name in a store; all caches that use the name share the pages stored from now on.
@@ -633,14 +639,15 @@ class PrefixCache:
         for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
             if given is not None and type(given) is not str:
                 raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
-        self.weights.invalidate(namespace, weights_version)
-        self._leases.fail(namespace)
+        for each in self.sharing.namespaces(namespace):
+            self.weights.invalidate(each, weights_version)
+            self._leases.fail(each)
         if self.counters.observers.all:
             self.counters.observers.tell("invalidated", namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
-        return self.weights.generation(namespace)
+        return self.weights.generation(self.sharing.namespaces(namespace)[-1] or namespace)
 
     def drain(self) -> None:
         """Finish and apply all transfers, prefetches and writes to the store that have been started or are due. Blocks."""
@@ -689,7 +696,7 @@ class PrefixCache:
 
     def explain(self, key: Key) -> Explanation:
         """Why a prompt would not resume further; see UnifiedTree.explain."""
-        return self.tree.explain(key)
+        return self.tree.explain(self.sharing.in_tree(key))
 
     def stats(self) -> CacheStats:
         """A snapshot of the totals so far and of the pools. Cost: O(components)."""

@@ -19,6 +19,7 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.controllers.pages.tier_pages import TierPages
@@ -192,6 +193,7 @@ class CacheStats(CacheTotals):
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
         sizes: what pools of other sizes would hit; None without `LiveSizes.watch`. No part of equality: it is of a sample.
         tenants: of groups of namespaces, by name, those that are reported; empty without tenants.
+        sharing: what namespaces share; None if none do.
         is_compiled: whether the hot modules run compiled.
     """
 
@@ -218,6 +220,7 @@ class CacheStats(CacheTotals):
     ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
     sizes: LiveCurve | None = field(default=None, compare=False)
     tenants: Mapping[str, TenantStats] = field(default_factory=dict)
+    sharing: SharingStats | None = None
     is_compiled: bool = build.is_compiled
 
     @classmethod
@@ -287,6 +290,7 @@ class CacheStats(CacheTotals):
             ages=age_stats(tree.state, tiers),
             sizes=counters.observers.curve(),
             tenants=cache.tenants.stats(),
+            sharing=cache.sharing.stats(),
         )
 
 

@@ -106,7 +106,7 @@ class SealedPages(CacheObserver):
         before, self._held = self._held, {}
         if error is not None:
             return
-        digests = self._chain.digests(lease.key.prefix(lease.committed))
+        digests = self._chain.digests(lease.tree_key.prefix(lease.committed))
         layout = self._cache.layout
         for component in layout.components:
             owner = layout.owner_of[component.name]
@@ -125,7 +125,7 @@ class SealedPages(CacheObserver):
         """A state that was committed, if the tree took it."""
         if not 0 < length <= lease.committed:
             return
-        at = self._cache.tree.match_prefix(lease.key.prefix(length), touch=False).device
+        at = self._cache.tree.match_prefix(lease.tree_key.prefix(length), touch=False).device
         for component in self._cache.layout.components:
             is_point = component.coverage.is_exact and at.length == length
             if is_point and self._cache.tree.pages(at, component.name).tolist() == [page]:
@@ -163,7 +163,7 @@ class SealedPages(CacheObserver):
         last = length_tokens // self._cache.page_size
         if not last:
             return
-        digests = self._chain.digests(lease.key.prefix(length_tokens))
+        digests = self._chain.digests(lease.tree_key.prefix(length_tokens))
         for component in self._cache.layout.components:
             if self._cache.layout.owner_of[component.name] in lease.tables:
                 ids = lease.pages(component.name)[:last]
@@ -181,7 +181,7 @@ class SealedPages(CacheObserver):
                 component=component,
                 page=page,
                 length_tokens=(digests.index(pages[index][0]) + 1) * self._cache.page_size,
-                namespace=lease.key.namespace,
+                namespace=lease.namespace,
                 reader=self._names.get(lease),
                 source=source,
                 sealed=seal,

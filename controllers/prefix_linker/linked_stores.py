@@ -77,7 +77,7 @@ class LinkedStores:
         state = self._cache.tree.state
         limit = boundary.length // chunk * chunk
         while limit > stored:
-            boundary = self._cache.tree.match_prefix(lease.key, limit=limit, touch=False).device
+            boundary = self._cache.tree.match_prefix(lease.tree_key, limit=limit, touch=False).device
             node = state.nodes.get(boundary.node)
             spare = None if node is None else spare_from(state, node, boundary.length)
             if spare is not None:

@@ -2,11 +2,13 @@
 
     root      = H(kind of chain, page size, namespace, weights version)
     chain[i]  = H(chain[i - 1], tokens of page i)          chain[-1] = root
+                H(chain[i - 1], H(owner), tokens of page i)  of namespaces that share, where the page is not common
     pool key  = H(chain[i], format digest)
 
 Tokens are hashed as little-endian int64; a bigram page includes the next token, because its last element is a pair with it. So
 a digest covers everything the state after page i depends on, and equal digests mean equal prefixes. Every input of H has a
-fixed length except the root's, whose fields have length prefixes, so inputs are unambiguous.
+fixed length except the root's, whose fields have length prefixes, so inputs are unambiguous. An owner's digest makes the input
+of a page longer, in a chain whose root has a namespace of its own.
 
 Cost: one hash of 8 page_size + 32 bytes a page, about 0.7 microseconds at page 64; extending a known prefix hashes the new
 pages only. Hashing whole prefixes anew at each page would be quadratic; one hash over all tokens would name no prefix.
@@ -15,7 +17,7 @@ pages only. Hashing whole prefixes anew at each page would be quadratic; one has
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ import numpy as np
 
 from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
+from unified_tree.declare.owners import MARK_SHIFT, SHARED, unmarked
 from unified_tree.terms.errors import ConfigurationError, InvalidKeyError
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ class KeyChain:
     Args:
         page_size: tokens a page.
         weights_version: of the model; pages of another version are never found.
+        owners: the names of the namespaces that share, by mark: each salts its own pages. See `declare.owners`.
 
     Raises ConfigurationError unless the page size is a positive integer and the version a string.
 
@@ -48,13 +52,14 @@ class KeyChain:
     (2, True)
     """
 
-    def __init__(self, *, page_size: int, weights_version: str) -> None:
+    def __init__(self, *, page_size: int, weights_version: str, owners: Sequence[str] = ()) -> None:
         if type(page_size) is not int or page_size <= 0:
             raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
         if type(weights_version) is not str:
             raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
         self.page_size = page_size
         self.weights_version = weights_version
+        self._owners = owners
 
     def root(self, namespace: str, *, bigram: bool = False) -> bytes:
         """The digest of the empty prefix, 32 bytes."""
@@ -92,9 +97,28 @@ class KeyChain:
         data = _token_bytes(key, start_page * self.page_size, page_count * self.page_size)
         step = self.page_size * _TOKEN_BYTES
         size = step + _TOKEN_BYTES if key.bigram else step
+        if key.namespace == SHARED and self._owners:
+            return self._owned(digest, key, start_page, page_count)
         found: list[bytes] = []
         for offset in range(0, (page_count - start_page) * step, step):
             digest = sha256(digest + data[offset : offset + size]).digest()
+            found.append(digest)
+        return found
+
+    def _owned(self, digest: bytes, key: Key, start_page: int, page_count: int) -> list[bytes]:
+        """As `digests`, of pages that are common or have an owner, whose name is hashed with each of them: servers that declare
+        other namespaces have other marks.
+        """
+        data = _token_bytes(unmarked(key, SHARED), start_page * self.page_size, page_count * self.page_size)
+        ids = np.frombuffer(key.data, np.int64)[:: key.width_bytes // _TOKEN_BYTES]
+        owners = (ids[start_page * self.page_size - key.begin :: self.page_size] >> MARK_SHIFT).tolist()
+        step = self.page_size * _TOKEN_BYTES
+        size = step + _TOKEN_BYTES if key.bigram else step
+        found: list[bytes] = []
+        for at in range(page_count - start_page):
+            name = self._owners[owners[at]].encode("utf-8", "surrogatepass")
+            salt = sha256(name).digest() if owners[at] else b""
+            digest = sha256(digest + salt + data[at * step : at * step + size]).digest()
             found.append(digest)
         return found
 

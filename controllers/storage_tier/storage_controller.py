@@ -77,7 +77,9 @@ class StorageController(BackupListener):
         needed = [*tier.pools.values(), *([records] if records is not None else [])]
         check_opened_for(tier.engine.stats().pools, needed)
         check_can_hold(tier.engine.capabilities, needed)
-        self._chain = KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)
+        owners = tree.state.owners
+        self._owners = () if owners is None else tuple(owners.names)
+        self._chain = KeyChain(page_size=tree.page_size, weights_version=tier.weights_version, owners=self._owners)
         prefetch = tier.prefetch
         self.store = CheckedStorage(tier.engine, FailedReads(prefetch.max_failed_pages, prefetch.failed_pause_s, tier.clock))
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
@@ -98,7 +100,7 @@ class StorageController(BackupListener):
         if version is None:
             return None
         if version != self._chain.weights_version:
-            self._chain = KeyChain(page_size=self.tree.page_size, weights_version=version)
+            self._chain = KeyChain(page_size=self.tree.page_size, weights_version=version, owners=self._owners)
         return self._chain
 
     def is_away(self) -> bool:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unified_tree.declare.coverage import NO_LENGTH
+from unified_tree.declare.owners import owner_at
 from unified_tree.native.int64 import INT64_BYTES
 from unified_tree.nodes.children import SiblingPlace, child_at
-from unified_tree.nodes.node import Node, Value
+from unified_tree.nodes.node import Node, Value, group_of
 from unified_tree.state.resumability import is_needed
 from unified_tree.terms.tier import Tier
 
@@ -230,8 +231,8 @@ def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """What each group of namespaces holds of each room is what its nodes hold, every value stands in its group's order, and the
-    groups stand by how full their shares are.
+    """What each group of namespaces holds of each room is what its nodes hold, every value stands in its group's order, the
+    groups stand by how full their shares are, and a node has one owner.
     """
     for tier in TIERS if state.tenants is not None else ():
         used: dict[int, dict[int, int]] = {}
@@ -244,8 +245,10 @@ def shares(state: TreeState, _locks: Locks) -> Iterator[str]:
             if root is None or root.group != state.group_of(root.name[0]):
                 yield f"{value.node} is not of its namespace's group"
                 continue
-            of_room = used.setdefault(id(pool.shares), {})
-            of_room[root.group] = of_room.get(root.group, 0) + value.page_count * pool.shares.page_units[pool.slot]
+            if root.owner_groups is not None and owner_at(value.node.edge, 0) != owner_at(value.node.edge, -INT64_BYTES):
+                yield f"{value.node} has pages of two owners"
+            of_room, group = used.setdefault(id(pool.shares), {}), group_of(value.node)
+            of_room[group] = of_room.get(group, 0) + value.page_count * pool.shares.page_units[pool.slot]
             if (value in placed) != value.is_placed:
                 yield f"{pool.component.name} on {tier.name} at {value.node} is not in its group's order"
         for room in {id(pool.shares): pool.shares for pool in state.pools(tier) if pool.shares is not None}.values():

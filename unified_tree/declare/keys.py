@@ -16,7 +16,7 @@ there, whose id and tokens never change; if that is gone, the walk begins at the
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,19 @@ _NO_TOKENS: Final = array("q")
 """Of a key that is filled afterwards: compiled code makes none but by the constructor."""
 
 
+class Mark(NamedTuple):
+    """How a key of a namespace that shares is marked; see `declare.owners`.
+
+    Attributes:
+        namespace: that of the request.
+        owner: its mark; fork: the length from which on the elements have it.
+    """
+
+    namespace: str
+    owner: int
+    fork: int
+
+
 class Key:
     """A token sequence in a namespace; equal tokens in different namespaces never meet.
 
@@ -62,7 +75,7 @@ class Key:
     (3, 2)
     """
 
-    __slots__ = ("begin", "bigram", "data", "is_checked", "length", "namespace", "walked", "width_bytes")
+    __slots__ = ("begin", "bigram", "data", "is_checked", "length", "mark", "namespace", "walked", "width_bytes")
 
     def __init__(
         self,
@@ -82,6 +95,7 @@ class Key:
         self.begin = 0
         self.is_checked = False  # whether it is known that no id is negative
         self.walked: Walked | None = None
+        self.mark: Mark | None = None  # of a key in the root of namespaces that share; see `declare.owners`
         self.width_bytes = INT64_BYTES
         self.data = data
         self.length = len(data) // INT64_BYTES
@@ -110,7 +124,7 @@ class Key:
         key = Key(_NO_TOKENS, self.namespace)
         key.bigram, key.width_bytes, key.data = self.bigram, self.width_bytes, self.data
         key.begin, key.length = self.begin, int(length)
-        key.is_checked, key.walked = self.is_checked, self.walked
+        key.is_checked, key.walked, key.mark = self.is_checked, self.walked, self.mark
         return key
 
     def tail(self, begin: int | Any) -> Key:  # likewise

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from unified_tree.inputs.arguments import integer, items, number
+from unified_tree.inputs.arguments import flag, integer, items, number
 from unified_tree.terms.errors import ConfigurationError
 
 ROUNDING: Final = 1e-9
@@ -80,6 +80,10 @@ class TenantGroup:
         floor: what it may count on: a number from 0 to 1 is that part of each pool on each tier.
         cap: what it may hold at most that can be evicted; None for no limit.
         weight: beside those of the other groups, how much it gets of what the floors leave.
+        shares: whether its namespaces have prefixes in common with those of other groups that share, once
+            `Tenants.share_after` of these have shown them. Their state must be the same for the same tokens: one model, one
+            adapter.
+        one_namespace: whether its namespaces find all that any of them has cached. Their state must be the same, too.
 
     Raises ConfigurationError for anything else.
     """
@@ -89,8 +93,12 @@ class TenantGroup:
     floor: float | Amount = 0.0
     cap: float | Amount | None = None
     weight: float = 0.0
+    shares: bool = False
+    one_namespace: bool = False
 
     def __post_init__(self) -> None:
+        for what in ("shares", "one_namespace"):
+            object.__setattr__(self, what, flag(getattr(self, what), f"{what} of {self.name!r}", ConfigurationError))
         if type(self.name) is not str or not self.name:
             raise ConfigurationError(f"a group's name must be a string that is not empty, not {self.name!r}")
         namespaces = tuple(items(self.namespaces, f"{self.name}: namespaces", ConfigurationError))
@@ -119,8 +127,14 @@ class Tenants:
             the one that the policy ranks first goes.
         named_by: what of a namespace the groups name, where that is a part of it; None for all of it. Called when a namespace
             begins to hold something.
+        share_after: a prefix is common to the groups that share once so many of them have shown it, the group that asks not
+            counted: 2 or more. None: never.
+        common_group: the group whose share common prefixes count for, by name; it need not have namespaces.
+        shown_pages: of so many pages of prompts it is remembered which groups have shown them, those shown longest ago are
+            forgotten. Some 200 bytes each.
 
-    Raises ConfigurationError for groups of one name, and for a namespace in two groups.
+    Raises ConfigurationError for groups of one name, for a namespace in two groups, and for groups that share without
+    `share_after`, or the other way round.
 
     >>> quiet = TenantGroup(name="quiet", namespaces=("a", "b"), floor=0.25)
     >>> tenants = Tenants(groups=(quiet,))
@@ -133,6 +147,9 @@ class Tenants:
     compared_groups: int = 8
     reported_groups: int = 64
     named_by: Callable[[str], str] | None = None
+    share_after: int | None = None
+    common_group: str = ""
+    shown_pages: int = 65_536
 
     def __post_init__(self) -> None:
         groups = tuple(items(self.groups, "groups", ConfigurationError))
@@ -145,11 +162,26 @@ class Tenants:
         if len({group.name for group in self.groups}) < len(self.groups):
             raise ConfigurationError("two groups have one name")
         self.index()
+        integer(self.shown_pages, "shown_pages", ConfigurationError, minimum=1)
+        if self.share_after is not None:
+            integer(self.share_after, "share_after", ConfigurationError, minimum=2)
+        sharers = sum([group.shares for group in self.groups])
+        if self.share_after is None and sharers:
+            raise ConfigurationError("groups share, but `share_after` does not say after how many of them have shown a prefix")
+        if self.share_after is not None and sharers <= self.share_after:
+            raise ConfigurationError(f"after {self.share_after} other groups needs more that share than {sharers}")
+        if self.common_group not in self.names:
+            raise ConfigurationError(f"common prefixes cannot count for {self.common_group!r}, which is no group")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The groups' names; the first is that of all namespaces that no group names. Cost: O(groups)."""
         return ("", *[group.name for group in self.groups])
+
+    @property
+    def are_sharing(self) -> bool:
+        """Whether any namespaces share. Cost: O(groups)."""
+        return any(group.shares or group.one_namespace for group in self.groups)
 
     def index(self) -> dict[str, int]:
         """The place of each named namespace's group among the names. Cost: O(namespaces)."""

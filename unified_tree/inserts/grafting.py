@@ -108,6 +108,10 @@ def _node_ending_at(state: TreeState, key: Key, end: int, after: Boundary) -> No
         node = split(state, node, matched)
     if matched == end:
         return node
+    if key.mark is not None and matched < key.mark.fork < end:  # a node has one owner
+        fork = key.mark.fork
+        node = state.grow(node, bytes(key.data[matched * key.width_bytes : fork * key.width_bytes]), fork, end)
+        matched = fork
     return state.grow(node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end, end)
 
 

@@ -169,6 +169,9 @@ class Insertion:
             lengths.append(end)
         if plan.keeps_spare:
             lengths = self._with_spare_end(lengths)
+        mark = plan.key.mark
+        if mark is not None and matched < mark.fork < end:  # a node has one owner
+            lengths = sorted({*lengths, mark.fork})
         if end == matched:
             if state.listener is not None:
                 state.listener.published(node, end)

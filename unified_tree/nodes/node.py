@@ -11,12 +11,15 @@ of a value when it is removed, of a node when it is deleted, and of all that is 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
 from unified_tree.declare.coverage import NO_LENGTH
+from unified_tree.declare.owners import MARK_SHIFT
+from unified_tree.native.int64 import INT64_BYTES
 from unified_tree.native.tuples import with_item
 from unified_tree.nodes.order import Ranked
 from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
@@ -288,17 +291,37 @@ class Root(Node):
         age: how many times all namespaces had been invalidated when it was created.
         is_retired: its namespace was invalidated.
         group: of its namespace, by index; 0 for one that no group names. See `declare.tenants`.
+        owner_groups: the groups by owner, if it is the root of namespaces that share; see `declare.owners`.
     """
 
-    __slots__ = ("age", "group", "is_retired", "name")
+    __slots__ = ("age", "group", "is_retired", "name", "owner_groups")
 
-    def __init__(self, name: tuple[str, bool], component_count: int, age: int, group: int = 0) -> None:
+    def __init__(
+        self,
+        name: tuple[str, bool],
+        component_count: int,
+        age: int,
+        group: int = 0,
+        owner_groups: list[int] | None = None,
+    ) -> None:
         super().__init__(ROOT_ID, None, b"", 0, component_count)
         self.name = name
         self.age = age
         self.is_retired = False
         self.group = group
+        self.owner_groups = owner_groups
         self.resumable = True
+
+
+def group_of(node: Node) -> int:
+    """The group of namespaces that a node's values count for: where namespaces share, that of its owner. Cost: O(1)."""
+    root = node.root
+    if root is None:
+        return 0
+    groups = root.owner_groups
+    if groups is None:
+        return root.group
+    return groups[int.from_bytes(node.edge[:INT64_BYTES], sys.byteorder) >> MARK_SHIFT]
 
 
 def window_values(node: Node, start: int, component: int, tier: Tier) -> list[Value]:

@@ -11,7 +11,7 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.inputs.extensions import find_extension, known_names
-from unified_tree.nodes.node import Value
+from unified_tree.nodes.node import Value, group_of
 from unified_tree.policies.built_in import CostAware, Fifo, Filo, Lfu, Lru, Mru, Priority, Slru
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.eviction_policy import EvictionPolicy
@@ -175,9 +175,7 @@ def overrides(policy: object, name: str) -> bool:
 
 def in_one_order(one: Value, other: Value) -> bool:
     """Whether two values stand in one order: they are of one pool, and of one group of namespaces."""
-    root, other_root = one.node.root, other.node.root
-    group, other_group = 0 if root is None else root.group, 0 if other_root is None else other_root.group
-    return one.component == other.component and one.tier is other.tier and group == other_group
+    return one.component == other.component and one.tier is other.tier and group_of(one.node) == group_of(other.node)
 
 
 def _number(given: Any) -> float:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from unified_tree.nodes.node import group_of
 from unified_tree.nodes.order import Order, Ranked, following
 
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ class Shares:
 
     def of(self, value: Value) -> Share:
         """The share of a value's group. Cost: O(1)."""
-        root = value.node.root
-        return self.of_group(0 if root is None else root.group)
+        return self.of_group(group_of(value.node))
 
     def of_group(self, group: int) -> Share:
         """The share of a group by index. Cost: O(1)."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from unified_tree.declare.component import Component
 from unified_tree.declare.component_layout import ComponentLayout
+from unified_tree.declare.owners import SHARED, Owners
 from unified_tree.declare.tenants import Room
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
@@ -60,6 +61,7 @@ class TreeState:
         settings: every bound.
         tenants: the groups of namespaces; None without. `groups`: their indices by namespace, or what names it; `rooms`:
             what each holds of what.
+        owners: of the namespaces that share; None if there are none.
         texts: what was evicted, and the lines of all texts; None if nobody needs it.
         ghosts: the same, where it explains misses; None if that is not wanted.
         ages: of what is used and evicted; None likewise.
@@ -106,6 +108,7 @@ class TreeState:
         self.has_budgets = of_device is not None or of_host is not None
         self.tenants = tenants
         self.groups: dict[str, int] = {} if tenants is None else tenants.index()
+        self.owners = None if tenants is None or not tenants.are_sharing else Owners(tenants)
         self.rooms = [] if tenants is None else [*self._divide(tenants, Tier.DEVICE), *self._divide(tenants, Tier.HOST)]
         self.host_value_count = 0
         self.nodes = NodeTable()
@@ -212,7 +215,9 @@ class TreeState:
         """The root of a (namespace, bigram) pair, made on demand."""
         root = self.roots.get(name)
         if root is None:
-            root = self.roots[name] = Root(name, len(self.components), self.retired.age, self.group_of(name[0]))
+            owners = None if self.owners is None or name[0] != SHARED else self.owners.groups
+            root = Root(name, len(self.components), self.retired.age, self.group_of(name[0]), owners)
+            self.roots[name] = root
             if self.texts is not None:
                 root.line = self.texts.line_of_root(name)
         return root

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.nodes.node import Value
+from unified_tree.nodes.node import Value, group_of
 from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
@@ -251,7 +251,7 @@ class HitDensity(Standard):
 
     def _queues_of(self, value: Value) -> Queues:
         pool, root = self._pool_of(value), value.node.root
-        group = 0 if root is None else root.group
+        group = 0 if root is None else root.group if root.owner_groups is None else group_of(value.node)
         place = (group * len(self._inflation) + pool) * URGENCIES + value.urgency
         queues = self._queues.get(place)
         if queues is None:
