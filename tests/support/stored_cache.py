@@ -13,7 +13,7 @@ from typing import Any
 from memory_model import Request, Runner
 from page_memory import PageMemory
 
-from unified_tree import Component, Key, Tier
+from unified_tree import Component, Key, Tenants, Tier
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage import MemoryStorage, StorageEngine, StoredPool
@@ -91,7 +91,7 @@ class StoredCache:
         threads: whether jobs run on threads of their own rather than in virtual time.
         attach: whether the store is attached from the beginning.
         written, weights_version: see StorageTier.
-        ranks, max_versions: see PrefixCache.
+        ranks, max_versions, tenants: see PrefixCache.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class StoredCache:
         known: Any = None,
         ranks: Consensus | None = None,
         max_versions: int = 16_384,
+        tenants: Tenants | None = None,
     ) -> None:
         self.components = list(components)
         self.page_size = page_size
@@ -126,7 +127,9 @@ class StoredCache:
         host = dict.fromkeys(self.pools, host_pages) if isinstance(host_pages, int) else host_pages
         tier = HostTier(page_counts=host, engine=SimulatedEngine(0, self.clock, movers=self.memory.movers()))
         counts = {c.name: device_pages for c in self.components if c.shares is None}
-        self.cache = PrefixCache(self.components, page_size, counts, host=tier, ranks=ranks, max_versions=max_versions)
+        self.cache = PrefixCache(
+            self.components, page_size, counts, host=tier, ranks=ranks, max_versions=max_versions, tenants=tenants
+        )
         self.runner = Runner(self.cache, self.components, self.memory)
         self.tier: StorageTier | None = None
         if attach:

@@ -11,6 +11,7 @@ from kinds import SETS
 
 from unified_tree import Component, Key, Path, TenantGroup, Tenants
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.transfer_engines.null_engine import NullEngine
 
 FULL = Component(name="full", coverage=Path())
 Tokens = tuple[int, ...]
@@ -136,7 +137,7 @@ def test_no_probe_finds_what_too_few_others_have_shown(kind: str, policy: str, h
     components, page, after = SETS[kind], 4, 2
     tenants = declared(6, 2, after, shown_pages=500)
     counts = {component.name: 120 for component in components if component.shares is None}
-    host = HostTier(page_counts={component.name: 200 for component in components}) if has_host else None
+    host = HostTier(page_counts=dict.fromkeys([c.name for c in components], 200), engine=NullEngine()) if has_host else None
     cache = PrefixCache(components, page, counts, tenants=tenants, policy=policy, host=host)
     names = [(name, place) for place, group in enumerate(tenants.groups) for name in group.namespaces]
     shown: dict[Tokens, set[int]] = {}
@@ -150,7 +151,7 @@ def test_no_probe_finds_what_too_few_others_have_shown(kind: str, policy: str, h
         prompt = random.choice(prompts[-20:]) if is_probe else text(random, random.randrange(8, 40))
         if is_probe:
             probes += 1
-            prompt = prompt + (random.randrange(5),)
+            prompt = (*prompt, random.randrange(5))
         lease = cache.acquire(Key(np.array(prompt), namespace))
         cached = lease.cached_tokens
         for end in range(page, cached + 1, page):
