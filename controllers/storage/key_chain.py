@@ -111,7 +111,7 @@ class KeyChain:
         """
         data = _token_bytes(unmarked(key, SHARED), start_page * self.page_size, page_count * self.page_size)
         ids = np.frombuffer(key.data, np.int64)[:: key.width_bytes // _TOKEN_BYTES]
-        owners = (ids[start_page * self.page_size - key.begin :: self.page_size] >> MARK_SHIFT).tolist()
+        owners: list[int] = (ids[start_page * self.page_size - key.begin :: self.page_size] >> MARK_SHIFT).tolist()
         step = self.page_size * _TOKEN_BYTES
         size = step + _TOKEN_BYTES if key.bigram else step
         found: list[bytes] = []
