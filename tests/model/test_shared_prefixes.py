@@ -195,3 +195,32 @@ def test_each_group_is_charged_for_its_own_and_one_for_what_is_common(seed: int)
     held = {name: room.used for name, stats in cache.stats().tenants.items() for room in stats.rooms.values()}
     assert held["common"]
     assert sum(held.values()) == cache.stats().pools["full"].tree
+
+
+@pytest.mark.parametrize("policy", ["lru", "density"])
+def test_ranks_have_the_same_tree_whatever_their_secrets(policy: str) -> None:
+    """The same calls of sessions, hints and tenants that share lead to the same victims; each cache draws its own secret."""
+    tenants = declared(4, 2, 2, shown_pages=60)
+    caches = [PrefixCache(SETS["full"], 2, {"full": 60}, tenants=tenants, policy=policy) for _ in range(2)]
+    random = Random(5)
+    for _ in range(400):
+        namespace, session = f"g{random.randrange(4)}.{random.randrange(2)}", random.randrange(12)
+        prompt, what, ended = np.array(text(random, random.randrange(1, 30))), random.randrange(6), random.randrange(12)
+        found = []
+        for cache in caches:
+            with cache.acquire(Key(prompt, namespace), session=session) as lease:
+                cache.allocate(lease, prompt.size)
+                cache.commit(lease, prompt)
+                found.append((lease.cached_tokens, cache.tree.dump()))
+                if what == 0:  # while its turn runs
+                    cache.end_session(session)
+            if what == 1:
+                cache.end_session(ended)
+            elif what in (2, 3):
+                [cache.hints.retain, cache.hints.demote][what - 2](ended)
+            elif what == 4:
+                cache.hints.pin(Key(prompt, namespace))
+            assert not cache.tree.check()
+        assert found[0] == found[1]
+    assert caches[0].stats().hints == caches[1].stats().hints
+    assert caches[0].stats().sharing == caches[1].stats().sharing
