@@ -124,6 +124,8 @@ class Runner:
 
     def _content(self, request: Request, length: int) -> Content:
         data = np.array(request.tokens[:length], np.int64).tobytes()
+        if not self.cache.sharing.is_on:
+            return request.lease.namespace, request.version, data
         key = request.lease.tree_key
         if key.mark is not None:  # of a namespace that shares: what is not common is its owner's
             data = data[: key.mark.fork * 8] + owned(data[key.mark.fork * 8 :], key.mark.owner)
