@@ -16,6 +16,7 @@ from unified_tree.controllers.pools import Part
 
 if TYPE_CHECKING:
     from reference_engine.sequence_rows import SequenceRows
+    from unified_tree.declare.suffix import Suffix
 
 
 def part_of(name: str, rows: torch.Tensor) -> Part:
@@ -86,13 +87,21 @@ class FullAttention:
 
 
 class SlidingWindow:
-    """The last tokens' keys and values; one vector for both where a model has but one."""
+    """The last tokens' keys and values, of a window or a chunk; one vector for both where a model has but one.
+
+    Args:
+        component: that keeps them.
+        layer_id: model layer.
+        needed: of which past tokens the layer reads them.
+        shares_values: keys are values.
+    """
 
     can_cut = True
 
-    def __init__(self, component: str, layer_id: int, *, shares_values: bool) -> None:
+    def __init__(self, component: str, layer_id: int, needed: Suffix, *, shares_values: bool) -> None:
         self.component = component
         self.layer_id = layer_id
+        self.needed = needed
         self.shares_values = shares_values
 
     def parts(self, layer: Any) -> Mapping[str, tuple[Part, ...]]:
@@ -102,14 +111,15 @@ class SlidingWindow:
         return {self.component: (part_of("k", as_rows(layer.keys)), part_of("v", as_rows(layer.values)))}
 
     def open(self, layer: Any, rows: SequenceRows, start: int, end: int) -> Save:  # noqa: ARG002
-        """See LayerState. `sliding_window` counts the query: one less are past tokens."""
+        """See LayerState. A cache layer's own `sliding_window` counts the query: one less are past tokens."""
         if start:
-            first = max(0, start - (layer.sliding_window - 1), rows.window_from)
-            tensors = [as_heads(rows.read(self.component, self.layer_id, part, first, start)) for part in self._names]
-            layer.lazy_initialization(tensors[0], tensors[-1])
-            layer.keys, layer.values = tensors[0], tensors[-1]
+            first = max(self.needed.start(start), rows.window_from)
+            if first < start:
+                tensors = [as_heads(rows.read(self.component, self.layer_id, part, first, start)) for part in self._names]
+                layer.lazy_initialization(tensors[0], tensors[-1])
+                layer.keys, layer.values = tensors[0], tensors[-1]
             layer.cumulative_length = start
-            if first > max(0, start - (layer.sliding_window - 1)):  # a rebuild starts with its windows empty
+            if first > max(0, start - (layer.sliding_window - 1)):  # a chunk begins, or a rebuild with its windows empty
                 layer.get_mask_sizes = lambda queries: (start - first + queries, first)
         added = Added(layer)
 

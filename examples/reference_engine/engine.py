@@ -100,7 +100,7 @@ class Engine:
                 self.cache.drain()  # transfers under way hold pages, too
                 lease = self._acquire(request)
             self.waiting.popleft()
-            rows = SequenceRows(lease, self.pools, self.cache.page_size)
+            rows = SequenceRows(lease, self.pools, self.cache.layout)
             request.running = Running(lease, rows, self.runners[request.namespace], lease.compute_from)
             if self.speculation is not None:
                 self.speculation.admit(request.running)

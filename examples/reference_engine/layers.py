@@ -23,12 +23,14 @@ from reference_engine.compressed_layers import CompressedEntries, Overlap
 from reference_engine.layer_pass import LayerState
 from reference_engine.recurrent_layers import Recurrent
 from unified_tree.controllers.pools import PageFormat, Part
-from unified_tree.declare.coverage import Coverage, Point
+from unified_tree.declare.coverage import Trailing
 from unified_tree.declare.page_format import WHOLE
+from unified_tree.declare.suffix import Suffix
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
+    from unified_tree.declare.component import Component
 
 
 def model_formats(model: Any, composition: Composition, *, full: str = "full") -> dict[str, PageFormat]:
@@ -47,8 +49,7 @@ def model_formats(model: Any, composition: Composition, *, full: str = "full") -
         for state in states:
             for component, of_layer in state.parts(cache.layers[layer_id]).items():
                 parts.setdefault(component, {})[layer_id] = of_layer
-    slots = {c.name: composition.page_size // c.tokens_per_slot for c in composition.components}
-    slots.update({c.name: 1 for c in composition.components if _keeps_one_state(c.coverage, c.shares)})
+    slots = {c.name: c.format.slots_per_page for c in composition.components if c.format is not None}
     formats = {name: _format(name, by_layer, slots[name]) for name, by_layer in parts.items()}
     for c in composition.components:
         kept = formats.get(c.name)
@@ -62,11 +63,6 @@ def model_formats(model: Any, composition: Composition, *, full: str = "full") -
 def layer_states(model: Any, composition: Composition, *, full: str = "full") -> list[list[LayerState]]:
     """What connects each layer of a model to the pools; a layer that keeps nothing has an empty list."""
     return _states(_probe(model, composition.page_size), composition, full)
-
-
-def _keeps_one_state(coverage: Coverage, shares: str | None) -> bool:
-    """A recurrent state, or a state carried over with a window's page: one slot a page."""
-    return coverage.is_exact or (coverage.window_tokens is not None and shares is not None)
 
 
 def _format(component: str, parts: Mapping[int, tuple[Part, ...]], slots: int) -> PageFormat:
@@ -86,34 +82,50 @@ def _probe(model: Any, tokens: int) -> Any:
 
 
 def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerState]]:
-    names = {type(c.coverage): c.name for c in composition.components}
-    windows = {
-        c.coverage.window_tokens: c.name
-        for c in composition.components
-        if c.coverage.window_tokens is not None and c.shares is None
-    }
+    size = composition.page_size
+    states = {i: c.name for c, ids in _kept(composition) for i in ids if c.coverage.is_exact}
+    paths = {i: c.name for c, ids in _kept(composition) for i in ids if c.coverage.is_path and c.tokens_per_slot == 1}
+    windows = {i: c for c, ids in _kept(composition) for i in ids if _is_window(c, size)}
 
-    def states(layer_id: int, layer: Any) -> Sequence[LayerState]:
+    def of(layer_id: int, layer: Any) -> Sequence[LayerState]:
         found: list[LayerState] = []
         if isinstance(layer, LinearAttentionLayer):
-            found.append(Recurrent(names[Point], layer_id))
+            found.append(Recurrent(states[layer_id], layer_id))
         if isinstance(layer, DynamicSlidingWindowLayer):
-            past = layer.sliding_window - 1
-            window = min((tokens for tokens in windows if tokens >= past), default=None)  # engines may keep one more
-            if window is None:
-                raise ConfigurationError(f"layer {layer_id} needs {past} past tokens; the composition's windows are {windows}")
-            assert layer.keys is not None and layer.values is not None
-            shares_values = bool(torch.equal(layer.keys, layer.values))
-            found.append(SlidingWindow(windows[window], layer_id, shares_values=shares_values))
+            found.append(_window(layer_id, layer, windows.get(layer_id)))
         elif isinstance(layer, DynamicLayer):
-            found.append(FullAttention(full, layer_id))
+            found.append(FullAttention(full if full == "draft" else paths[layer_id], layer_id))
         if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:
             found.append(IndexKeys("indexer", layer_id))
         if hasattr(layer, "compressed_kv"):
             found += _compressed(layer_id, layer)
         return found
 
-    return [list(states(layer_id, layer)) for layer_id, layer in enumerate(cache.layers)]
+    return [list(of(layer_id, layer)) for layer_id, layer in enumerate(cache.layers)]
+
+
+def _kept(composition: Composition) -> list[tuple[Component, tuple[int, ...]]]:
+    """The components that keep the model's own layers, and which."""
+    own = [c for c in composition.components if c.name not in ("draft", "indexer")]
+    return [(c, c.format.layer_ids) for c in own if c.format is not None]
+
+
+def _is_window(component: Component, page_size: int) -> bool:
+    """A window of tokens; a state carried over with a window's page has one slot a page."""
+    kept = component.format
+    return component.coverage.suffix is not None and kept is not None and kept.slots_per_page == page_size
+
+
+def _window(layer_id: int, layer: Any, component: Component | None) -> SlidingWindow:
+    """What connects a window or a chunk, of which `transformers` keeps as many tokens as of a window."""
+    past = layer.sliding_window - 1
+    if component is None or (component.coverage.window_tokens or 0) < past:  # engines may keep one more
+        raise ConfigurationError(f"layer {layer_id} needs {past} past tokens; the composition keeps {component}")
+    assert layer.keys is not None and layer.values is not None
+    shares_values = bool(torch.equal(layer.keys, layer.values))
+    needed = Suffix(past) if isinstance(component.coverage, Trailing) else component.coverage.suffix
+    assert needed is not None
+    return SlidingWindow(component.name, layer_id, needed, shares_values=shares_values)
 
 
 def _compressed(layer_id: int, layer: Any) -> list[LayerState]:

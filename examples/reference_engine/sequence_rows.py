@@ -12,6 +12,7 @@ from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.resources import CacheLayout
     from unified_tree.controllers.pools import DevicePool
 
 
@@ -21,18 +22,22 @@ class SequenceRows:
     Args:
         lease: whose tables say where; read anew at each call, since a commit or an arrived load changes them.
         pools: device pools by component.
-        page_size: tokens a page.
+        layout: of the cache.
 
     Attributes:
         buffers: state that has no page because it is empty at every page's end: rows that have not filled a compressed entry.
     """
 
-    def __init__(self, lease: Lease, pools: Mapping[str, DevicePool], page_size: int) -> None:
+    def __init__(self, lease: Lease, pools: Mapping[str, DevicePool], layout: CacheLayout) -> None:
         self.lease = lease
         self.pools = pools
-        self.page_size = page_size
+        self.layout = layout
+        self.page_size = layout.page_size
         self.buffers: dict[Hashable, torch.Tensor] = {}
-        self._copies_due = {copy.component: set(pools[copy.component].format.layer_ids) for copy in lease.state_copies}
+        points = [c.name for c in layout.components if c.coverage.is_exact]
+        self._states = {name: set(pools[name].format.layer_ids) for name in points}
+        """The layers of each state; one page holds all states of a boundary."""
+        self._copies_due = {name: set(layers) for name, layers in self._states.items()}
 
     def read(self, component: str, layer_id: int, part: str, first_token: int, last_token: int) -> torch.Tensor:
         """The rows of the slots that end in the tokens (first_token, last_token]: a copy, [slot, *shape].
@@ -82,15 +87,16 @@ class SequenceRows:
     def copy_cached_state(self, layer_id: int) -> None:
         """Make the copies that the lease asks for before its first run, of one layer. Once; later calls do nothing."""
         for copy in self.lease.state_copies:
-            due = self._copies_due[copy.component]
-            if layer_id in due:
-                due.remove(layer_id)
-                self._copy_state(copy.component, layer_id, copy.source, copy.target)
+            for component, due in self._copies_due.items():
+                if layer_id in due:
+                    due.remove(layer_id)
+                    self._copy_state(component, layer_id, copy.source, copy.target)
 
-    def save_state(self, component: str, page: int) -> None:
+    def save_state(self, page: int) -> None:
         """Copy the running state into another page, in every layer."""
-        for layer_id in self.pools[component].format.layer_ids:
-            self._copy_state(component, layer_id, self._state_page(), page)
+        for component, layer_ids in self._states.items():
+            for layer_id in layer_ids:
+                self._copy_state(component, layer_id, self._state_page(), page)
 
     def _copy_state(self, component: str, layer_id: int, source: int, target: int) -> None:
         pool = self.pools[component]

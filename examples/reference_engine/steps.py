@@ -109,8 +109,7 @@ def _publish(engine: Engine, request: Request, running: Running, end: int, *, wa
     if end <= lease.committed and end not in lease.save_at:
         cache.advance(lease, end)
     elif page is not None:
-        assert cache.layout.point is not None
-        running.rows.save_state(cache.layout.point, page)
+        running.rows.save_state(page)
         cache.commit(lease, request.tokens[:end], {end: page}, without=not_drafted(engine, running))
     elif wanted:
         cache.commit(lease, request.tokens[:end], without=not_drafted(engine, running))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO, NEW
+from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO
 from oracle.mix import Bench, Tiers
+from oracle.recent_families import RECENT
 from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
 
 from reference_engine import EngineSettings, Request
@@ -30,10 +31,10 @@ def path_bytes(bench: Bench, pages: Any) -> list[torch.Tensor]:
     return [bench.tiers.device["full"].words(part)[:, torch.tensor(pages)].clone() for part in ("k", "v")]
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *NEW])
+@pytest.mark.parametrize("name", [*FAMILIES, *RECENT])
 def test_a_prompt_goes_on_from_any_token_of_another(name: str) -> None:
     """Deepest first, so that each later prompt ends inside a node that was there before."""
-    family = {**FAMILIES, **NEW}[name]
+    family = {**FAMILIES, **RECENT}[name]
     settings = EngineSettings(chunk_tokens=family.chunk_tokens[0])
     bench = Bench(family, SINGLE, ROOMY, Random(2), settings=settings)
     size, longest = family.page_size, family.prompt_tokens - 9

@@ -12,6 +12,7 @@ import pytest
 from oracle.families import FAMILIES
 from oracle.gpu import gpu
 from oracle.mix import EVENTS, Bench, Tiers, serve_mix
+from oracle.recent_families import RECENT
 from oracle.reference import Tally
 from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_composition
 
@@ -19,7 +20,8 @@ from unified_tree.controllers import WritePolicy
 
 POLICIES = list(WritePolicy)
 DEEP_MIXES = int(os.environ.get("ORACLE_MIXES", "8"))
-LONG = dict.fromkeys(("Qwen3-Next", "Qwen3.5", "Kimi-Linear"), 40)
+ALL = {**FAMILIES, **RECENT}
+LONG = dict.fromkeys(("Qwen3-Next", "Qwen3.5", "Kimi-Linear", "OLMo hybrid"), 40)
 """Requests of families whose states lie on so wide a grid that few requests share one."""
 ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
 TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
@@ -58,9 +60,9 @@ def test_a_mix_over_a_store_that_outlives_servers(name: str, tmp_path: Path, rec
     assert tally.hits["store"]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_mix_in_f64(name: str, record_property: Any) -> None:
-    tally = serve(FAMILIES[name], DOUBLE, 5, LONG.get(name, 16))
+    tally = serve(ALL[name], DOUBLE, 5, LONG.get(name, 16))
     record_property("operations", tally.runs)
     assert tally.hits["device"] + tally.hits["host"]
 
@@ -77,12 +79,12 @@ def test_a_mix_on_a_gpu(name: str, precision: Precision, record_property: Any) -
 
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", [SINGLE, DOUBLE], ids=["f32", "f64"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ALL)
 def test_long_mixes(name: str, precision: Precision, tmp_path: Path, record_property: Any) -> None:
-    """Prints the family's line of the table in the README."""
+    """Prints the family's line of the table in docs/lab/oracle.md."""
     total = Tally()
     for seed in range(100, 100 + DEEP_MIXES):
-        total += serve(FAMILIES[name], precision, seed, 40, tmp_path / str(seed) if seed % 2 else None)
+        total += serve(ALL[name], precision, seed, 40, tmp_path / str(seed) if seed % 2 else None)
     record_property("operations", total.runs)
-    kinds = ", ".join(component.name for component in tiny_composition(FAMILIES[name], precision).components)
+    kinds = ", ".join(component.name for component in tiny_composition(ALL[name], precision).components)
     print(f"| {name} | {kinds} | {precision.dtype} | {total.row()} |")

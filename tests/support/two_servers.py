@@ -228,7 +228,7 @@ class DecodeEngine(PagedEngine):
             return
         assert not lease.is_arriving
         del self.arriving[piece.number]
-        rows = SequenceRows(lease, self.pools, self.cache.page_size)
+        rows = SequenceRows(lease, self.pools, self.cache.layout)
         request.running = Running(lease, rows, self.runners[request.namespace], lease.compute_from)
         self.running.append(request)
         self.said.setdefault(request, {})[piece.length] = piece.logits

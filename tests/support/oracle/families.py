@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from oracle.tiny_model import Family
 
-_SMALL = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
-_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SMALL = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 
-LLAMA = Family(name="Llama", config={"model_type": "llama", **_SMALL, **_HEADS, "num_hidden_layers": 2})
-QWEN3 = Family(name="Qwen3", config={"model_type": "qwen3", **_SMALL, **_HEADS, "num_hidden_layers": 2})
+LLAMA = Family(name="Llama", config={"model_type": "llama", **SMALL, **HEADS, "num_hidden_layers": 2})
+QWEN3 = Family(name="Qwen3", config={"model_type": "qwen3", **SMALL, **HEADS, "num_hidden_layers": 2})
 GPT_OSS = Family(
     name="GPT-OSS",
     config={
         "model_type": "gpt_oss",
-        **_SMALL,
-        **_HEADS,
+        **SMALL,
+        **HEADS,
         "num_hidden_layers": 4,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "sliding_window": 12,
@@ -26,8 +26,8 @@ GEMMA3 = Family(
     name="Gemma 3",
     config={
         "model_type": "gemma3_text",
-        **_SMALL,
-        **_HEADS,
+        **SMALL,
+        **HEADS,
         "num_hidden_layers": 3,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         "sliding_window": 11,
@@ -39,7 +39,7 @@ MIMO = Family(
     name="MiMo-V2-Flash",
     config={
         "model_type": "mimo_v2_flash",
-        **_SMALL,
+        **SMALL,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
@@ -52,7 +52,7 @@ MIMO = Family(
         "num_experts_per_tok": 2,
     },
 )
-_DELTA_NET = {
+DELTA_NET = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 32,  # of 8, now and then a key is so short that normalising it makes rounding 1e-3 in f32
@@ -65,9 +65,9 @@ QWEN3_NEXT = Family(
     name="Qwen3-Next",
     config={
         "model_type": "qwen3_next",
-        **_SMALL,
-        **_HEADS,
-        **_DELTA_NET,
+        **SMALL,
+        **HEADS,
+        **DELTA_NET,
         "moe_intermediate_size": 24,
         "shared_expert_intermediate_size": 24,
         "num_experts": 4,
@@ -78,7 +78,7 @@ QWEN3_NEXT = Family(
 )
 QWEN3_5 = Family(
     name="Qwen3.5",
-    config={"model_type": "qwen3_5_text", **_SMALL, **_HEADS, **_DELTA_NET},
+    config={"model_type": "qwen3_5_text", **SMALL, **HEADS, **DELTA_NET},
     prompt_tokens=210,
     chunk_tokens=(23, 64, 100),
 )
@@ -86,7 +86,7 @@ KIMI_LINEAR = Family(
     name="Kimi-Linear",
     config={
         "model_type": "kimi_linear",
-        **_SMALL,
+        **SMALL,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 4,
@@ -111,8 +111,8 @@ NEMOTRON_H = Family(
     name="Nemotron-H",
     config={
         "model_type": "nemotron_h",
-        **_SMALL,
-        **_HEADS,
+        **SMALL,
+        **HEADS,
         "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "moe"],
         "mamba_num_heads": 4,
         "mamba_head_dim": 16,
@@ -133,7 +133,7 @@ BAMBA = Family(
     name="Bamba",
     config={
         "model_type": "bamba",
-        **_SMALL,
+        **SMALL,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "num_hidden_layers": 3,
@@ -148,7 +148,7 @@ FALCON_H1 = Family(
     name="Falcon-H1",
     config={
         "model_type": "falcon_h1",
-        **_SMALL,
+        **SMALL,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "num_hidden_layers": 2,
@@ -163,7 +163,7 @@ JAMBA = Family(
     name="Jamba",
     config={
         "model_type": "jamba",
-        **_SMALL,
+        **SMALL,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "num_hidden_layers": 3,
@@ -178,7 +178,7 @@ JAMBA = Family(
     prompt_tokens=50,
     chunk_tokens=(1,),  # its scan of several tokens drops the state that it should go on from
 )
-_MLA = {
+MLA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "q_lora_rank": 24,
@@ -197,13 +197,13 @@ _MLA = {
     "index_head_dim": 8,
     "index_n_heads": 32,  # with few, exact zeros after the ReLU tie at the edge of the top-k
 }
-DEEPSEEK_V32 = Family(name="DeepSeek-V3.2", config={"model_type": "deepseek_v32", **_SMALL, **_MLA, "num_hidden_layers": 2})
+DEEPSEEK_V32 = Family(name="DeepSeek-V3.2", config={"model_type": "deepseek_v32", **SMALL, **MLA, "num_hidden_layers": 2})
 GLM_DSA = Family(
     name="GLM-DSA",
     config={
         "model_type": "glm_moe_dsa",
-        **_SMALL,
-        **_MLA,
+        **SMALL,
+        **MLA,
         "num_hidden_layers": 3,
         "indexer_types": ["full", "shared", "full"],
     },
@@ -245,95 +245,6 @@ DEEPSEEK_V4 = Family(
     prompt_tokens=150,
     chunk_tokens=(7, 16, 50),
 )
-
-COHERE2 = Family(
-    name="Cohere2",
-    config={
-        "model_type": "cohere2",
-        **_SMALL,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
-        "sliding_window": 12,
-    },
-)
-EXAONE4 = Family(
-    name="EXAONE 4",
-    config={"model_type": "exaone4", **_SMALL, **_HEADS, "num_hidden_layers": 4, "sliding_window": 12},
-)
-OLMO3 = Family(
-    name="OLMo-3",
-    config={
-        "model_type": "olmo3",
-        **_SMALL,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
-        "sliding_window": 12,
-    },
-)
-GEMMA2 = Family(
-    name="Gemma 2",
-    config={"model_type": "gemma2", **_SMALL, **_HEADS, "num_hidden_layers": 4, "sliding_window": 12},
-)
-GRANITE_HYBRID = Family(
-    name="Granite hybrid",
-    config={
-        "model_type": "granitemoehybrid",
-        **_SMALL,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 3,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "shared_intermediate_size": 24,
-        "mamba_n_heads": 4,
-        "mamba_n_groups": 2,
-        "mamba_d_head": 16,
-        "mamba_d_state": 8,
-        "mamba_chunk_size": 16,
-    },
-)
-OLMO_HYBRID = Family(
-    name="OLMo hybrid",
-    config={
-        "model_type": "olmo_hybrid",
-        **_SMALL,
-        "pad_token_id": 0,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        **_DELTA_NET,
-    },
-    prompt_tokens=210,
-    chunk_tokens=(23, 64, 100),
-)
-GLM4_LITE = Family(
-    name="GLM-4.7-Flash",
-    config={
-        "model_type": "glm4_moe_lite",
-        **_SMALL,
-        **{name: value for name, value in _MLA.items() if not name.startswith(("index", "first"))},
-        "num_hidden_layers": 2,
-    },
-)
-SMOLLM3 = Family(
-    name="SmolLM3",
-    config={
-        "model_type": "smollm3",
-        **_SMALL,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
-        "use_sliding_window": True,
-        "sliding_window": 12,
-        "no_rope_layer_interval": 2,
-        "pad_token_id": 0,
-    },
-)
-
-NEW = {family.name: family for family in (COHERE2, EXAONE4, OLMO3, GEMMA2, GRANITE_HYBRID, OLMO_HYBRID, GLM4_LITE, SMOLLM3)}
-"""Families that the oracle resumes and no more."""
 
 FAMILIES = {
     family.name: family

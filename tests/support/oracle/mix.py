@@ -22,7 +22,7 @@ from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
-from unified_tree.declare.coverage import Path, Point, Trailing
+from unified_tree.declare.coverage import Path, Point
 from unified_tree.terms.tier import Tier
 
 NAMESPACES = ("", "other")
@@ -160,8 +160,8 @@ class Bench:
         for component in self.composition.components:
             if isinstance(component.coverage, Path):
                 counts[component.name] = int(-(-(self.family.prompt_tokens + 24) // size) * tiers.paths)
-            elif isinstance(component.coverage, Trailing):
-                run = max(*self.family.chunk_tokens, component.rebuild_tokens or 0) + component.coverage.window_tokens
+            elif component.coverage.suffix is not None:
+                run = max(*self.family.chunk_tokens, component.rebuild_tokens or 0) + component.coverage.suffix.most_tokens
                 counts[component.name] = int((-(-run // size) + 3) * tiers.windows)
             else:
                 assert isinstance(component.coverage, Point)

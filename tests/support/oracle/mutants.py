@@ -11,9 +11,41 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from oracle.families import BAMBA, DEEPSEEK_V4, DEEPSEEK_V32, FALCON_H1, GEMMA3, GPT_OSS, LLAMA, QWEN3_NEXT
+from oracle.families import (
+    BAMBA,
+    DEEPSEEK_V4,
+    DEEPSEEK_V32,
+    FALCON_H1,
+    GEMMA3,
+    GLM_DSA,
+    GPT_OSS,
+    JAMBA,
+    KIMI_LINEAR,
+    LLAMA,
+    MIMO,
+    NEMOTRON_H,
+    QWEN3,
+    QWEN3_5,
+    QWEN3_NEXT,
+)
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.oracle_engine import OracleEngine
+from oracle.recent_families import (
+    COHERE2,
+    EXAONE4,
+    GEMMA2,
+    GEMMA3N,
+    GEMMA4,
+    GLM4_LITE,
+    GRANITE_HYBRID,
+    INKLING,
+    LFM2,
+    LLAMA4,
+    OLMO3,
+    OLMO_HYBRID,
+    SMOLLM3,
+    ZAMBA2,
+)
 from oracle.tiny_model import SINGLE, Family
 from reference_engine import EngineSettings
 from reference_engine.attention_layers import FullAttention, SlidingWindow
@@ -82,7 +114,7 @@ def _window_one_short(patch: Any) -> None:
 
     def open_one_short(self: SlidingWindow, layer: Any, rows: SequenceRows, start: int, end: int) -> Any:
         save = original(self, layer, rows, start, end)
-        if start >= layer.sliding_window - 1:
+        if start > rows.window_from + max(1, self.needed.back_tokens) and layer.is_initialized:
             layer.keys[:, :, 0] = layer.values[:, :, 0] = 0
         return save
 
@@ -102,15 +134,15 @@ def _window_shifted(patch: Any) -> None:
 def _state_a_page_late(patch: Any) -> None:
     """What is published as the state at one page's end is that at the next page's."""
     original = SequenceRows.save_state
-    late: dict[int, tuple[str, int]] = {}
+    late: dict[int, int] = {}
 
-    def save_state(self: SequenceRows, component: str, page: int) -> None:
-        late[id(self)] = (component, page)
-        original(self, component, page)
+    def save_state(self: SequenceRows, page: int) -> None:
+        late[id(self)] = page
+        original(self, page)
 
     def ran(self: OracleEngine, request: Request, running: Running, run: Any) -> None:
         if id(running.rows) in late and run.start % self.cache.page_size == 0:
-            original(running.rows, *late.pop(id(running.rows)))
+            original(running.rows, late.pop(id(running.rows)))
         observe(self, request, running, run)
 
     observe = OracleEngine.ran
@@ -191,6 +223,18 @@ def _no_copy_on_write(patch: Any) -> None:
 
 def _state_not_copied(patch: Any) -> None:
     patch.setattr(SequenceRows, "copy_cached_state", _nothing)
+
+
+def _states_of_one_shape_copied(patch: Any) -> None:
+    """Of states that share a page, only those of the page's owner are copied."""
+    original = SequenceRows.__init__
+
+    def init(self: SequenceRows, *args: Any) -> None:
+        original(self, *args)
+        for sharer in self.layout.sharers:
+            self._copies_due.pop(sharer.name, None)
+
+    patch.setattr(SequenceRows, "__init__", init)
 
 
 def _path_overwritten_in_rebuild(patch: Any) -> None:
@@ -292,17 +336,23 @@ def _nothing(*_: Any) -> None:
 
 
 MUTANTS = {
-    "a window one token short": Mutant(_window_one_short, (GEMMA3,)),
+    "a window one token short": Mutant(
+        _window_one_short, (GEMMA3, MIMO, LLAMA4, GEMMA2, GEMMA3N, GEMMA4, COHERE2, EXAONE4, OLMO3, SMOLLM3)
+    ),
     "a window off by one": Mutant(_window_shifted, (GPT_OSS, GEMMA3)),
     "a state taken one page late": Mutant(_state_a_page_late, (BAMBA, FALCON_H1)),
     "two pages swapped": Mutant(_swapped_pages, (GPT_OSS,)),
-    "a page of another prompt": Mutant(_page_of_another_prompt, (LLAMA, DEEPSEEK_V32)),
+    "a page of another prompt": Mutant(_page_of_another_prompt, (LLAMA, QWEN3, DEEPSEEK_V32, GLM_DSA, GLM4_LITE)),
     "a wrong compression ratio": Mutant(_wrong_ratio, (DEEPSEEK_V4,)),
     "a missing overlap": Mutant(_missing_overlap, (DEEPSEEK_V4,)),
     "the overlap of the page before": Mutant(_overlap_of_the_page_before, (DEEPSEEK_V4,)),
     "rows on their way to an entry lost": Mutant(_buffers_kept_past_a_page, (DEEPSEEK_V4,)),
     "no copy on write": Mutant(_no_copy_on_write, (BAMBA, QWEN3_NEXT)),
-    "a state not copied": Mutant(_state_not_copied, (BAMBA, QWEN3_NEXT)),
+    "a state not copied": Mutant(
+        _state_not_copied,
+        (BAMBA, QWEN3_NEXT, QWEN3_5, KIMI_LINEAR, NEMOTRON_H, JAMBA, LFM2, ZAMBA2, GRANITE_HYBRID, OLMO_HYBRID),
+    ),
+    "states of one shape copied": Mutant(_states_of_one_shape_copied, (INKLING,)),
     "a rebuild too short": Mutant(_rebuild_too_short, (GPT_OSS, GEMMA3), serve_rebuilds),
     "a path overwritten in a rebuild": Mutant(_path_overwritten_in_rebuild, (GPT_OSS, GEMMA3), serve_rebuilds),
     "a rebuild that reads what it computes": Mutant(_rebuild_reads_what_it_computes, (GPT_OSS,), serve_rebuilds),
