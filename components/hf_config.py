@@ -55,10 +55,6 @@ ALIASES: Mapping[str, str] = {
 
 NOT_READ: Mapping[str, str] = {
     "diffusion_gemma_text": "a diffusion model writes its tokens out of order, so that it has no causal prefix to cache",
-    "mllama_text_model": (
-        "its cross-attention keeps the KV of an image, which belongs to no prefix of tokens; describe the layers of text in a "
-        "file for traffic without images (--model FILE)"
-    ),
     "modernbert-decoder": "its window is half of local_attention, and which half is not known of the engines",
     "rwkv": "its state is that of RWKV-4, which no engine keeps for a prefix",
     "unlimited_ocr_text": "its windows see all of the prompt besides, and what a prefix needs depends on where that ended",

@@ -18,6 +18,8 @@ LINEAR = "linear_attention"
 CONV = "conv"
 HYBRID = "hybrid"
 HYBRID_SLIDING = "hybrid_sliding"
+EXPERTS = "moe"
+"""A layer that keeps nothing."""
 KINDS = (FULL, SLIDING, CHUNKED, INDEXED, LINEAR, CONV, HYBRID, HYBRID_SLIDING)
 ATTENDING = (FULL, SLIDING, CHUNKED, INDEXED, HYBRID, HYBRID_SLIDING)
 WINDOWED = (SLIDING, HYBRID_SLIDING)
@@ -115,6 +117,17 @@ def counted_from_the_end(other: str, period: int) -> Schedule:
 def windowed_if_sized(fields: ConfigFields, layers: int) -> list[str]:
     """A window in every layer if the file names one."""
     return [FULL if fields.get("sliding_window") is None else SLIDING] * layers
+
+
+def windowed_if_shorter(fields: ConfigFields, layers: int) -> list[str]:
+    """A window in every layer if the file names one below the context."""
+    return [SLIDING if has_short_window(fields) else FULL] * layers
+
+
+def has_short_window(fields: ConfigFields) -> bool:
+    """Whether `sliding_window` is below the context, as far as the file says how long that is."""
+    window, context = fields.get("sliding_window"), fields.get("max_position_embeddings")
+    return window is not None and (type(window) is not int or type(context) is not int or window < context)
 
 
 def windowed_unless_null(fields: ConfigFields, layers: int) -> list[str]:

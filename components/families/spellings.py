@@ -32,22 +32,34 @@ def no_windows(fields: ConfigFields) -> None:
             )
 
 
-def window_or_none(fields: ConfigFields) -> None:
-    """A window that is shorter than the context, in families whose engines disagree about it."""
-    window, context = fields.get("sliding_window"), fields.get("max_position_embeddings")
-    if type(window) is int and type(context) is int and window < context:
-        raise fields.error(
-            "sliding_window",
-            f"is {window}: transformers keeps a window in every layer, and an engine may keep full attention. Ignore it "
-            "to read full attention, or describe the windows in a file",
+def mllama(fields: ConfigFields) -> ConfigFields:
+    """Llama 3.2 with images, whose tokens stand in front of the prompt."""
+    if fields.list_of(int, "cross_attention_layers"):  # of layers that there are not, some files have numbers, too
+        fields.notes.append(
+            "cross-attention layers keep an image's KV in the pages of its tokens, which stand in front of the prompt, as in "
+            "SGLang: make their ids from the image, and take no hit that ends among them; vLLM has no class for it"
         )
+    return fields
 
 
 def mistral(fields: ConfigFields) -> None:
-    """Windows that SGLang does not keep."""
+    """A window in every layer, which SGLang does not keep; beside a list of full layers it is refused."""
     no_windows(fields)
-    if fields.get("sliding_window") is not None:
-        fields.notes.append("SGLang keeps full attention where this file names a sliding_window; ignore it for that reading")
+    if fields.get("sliding_window") is None:
+        return
+    fields.notes.append("SGLang keeps full attention where this file names a sliding_window; ignore it for that reading")
+    for name in s.LIST_FIELDS:
+        if fields.get(name) is not None:
+            raise fields.error(
+                name,
+                "names full attention alone, and transformers and vLLM keep the sliding_window in every layer of this type; "
+                f"ignore {name!r} or 'sliding_window'",
+            )
+
+
+def short_window(fields: ConfigFields) -> None:
+    """As of `mistral`, if the window is below the context."""
+    (mistral if s.has_short_window(fields) else no_windows)(fields)
 
 
 def qwen(fields: ConfigFields) -> None:
@@ -61,14 +73,43 @@ def qwen(fields: ConfigFields) -> None:
         )
 
 
-def zaya(fields: ConfigFields) -> None:
-    """Whether the file counts layers of attention alone or of experts, too, is known by this list only."""
-    if fields.get("layer_types") is None:
+def zaya(fields: ConfigFields) -> ConfigFields:
+    """Published files count blocks of experts as layers: those of `zaya_layers`, or every second. `transformers` does not."""
+    listed = fields.get("zaya_layers")
+    if fields.get("layer_types") is not None:
+        return fields
+    layers = fields.count("num_hidden_layers")
+    if isinstance(listed, list) and listed:
+        if not all(entry == "a" or type(entry) is int for entry in listed):
+            raise fields.error("zaya_layers", "must have 'a' for attention and a number of experts for the rest")
+        kinds = [s.HYBRID if entry == "a" else s.EXPERTS for entry in listed]
+        layers = len(listed)
+    elif fields.get("ffn_hidden_size") is not None and fields.get("moe_intermediate_size") is None:
+        kinds = [s.EXPERTS if layer % 2 else s.HYBRID for layer in range(layers)]
+    elif fields.get("moe_intermediate_size") is not None and fields.get("ffn_hidden_size") is None:
+        kinds = [s.HYBRID] * layers
+    else:
         raise fields.error(
             "layer_types",
-            "is missing: num_hidden_layers counts blocks of attention and experts in transformers, and either in published "
-            "files. Describe the layers of attention in a file",
+            "is missing, and whether num_hidden_layers counts blocks of experts is said by ffn_hidden_size (it does) or "
+            "moe_intermediate_size (it does not), of which the file has both or neither",
         )
+    given = {name: _one_of(fields, name) for name in ("cca_num_q_heads", "num_query_groups_list")}
+    own = {"num_attention_heads": given["cca_num_q_heads"], "num_key_value_heads": given["num_query_groups_list"]}
+    own |= {"head_dim": fields.get("head_dim", "kv_channels")}
+    own = {name: value for name, value in own.items() if value is not None}
+    return fields.overlaid({**own, "layer_types": kinds, "num_hidden_layers": layers})
+
+
+def _one_of(fields: ConfigFields, name: str) -> int | None:
+    """The one number that the layers with attention have in a list; None without the list."""
+    given = fields.get(name)
+    if not isinstance(given, list):
+        return None
+    found = {entry for entry in given if entry}
+    if len(found) != 1:
+        raise fields.error(name, "has layers of different numbers of heads, which are not known for this type")
+    return int(found.pop())
 
 
 def past_tokens_only(fields: ConfigFields) -> int:

@@ -20,6 +20,7 @@ from unified_tree.components.families.attention_fields import (
 from unified_tree.components.families.schedules import (
     CHUNKED,
     CONV,
+    EXPERTS,
     FULL,
     HYBRID,
     HYBRID_SLIDING,
@@ -43,6 +44,7 @@ GEMMA4 = Rules(
     check=f.causal,
     adapt=f.gemma4,
 )
+SHORT_WINDOWS = Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_if_shorter, check=f.short_window)
 MLA = Rules(attention=LATENT, mlp=deepseek_mlp)
 ANY_MLA = Rules(attention=LATENT, check=f.latents)
 SPARSE_MLA = Rules(kinds=(INDEXED,), otherwise=s.everywhere(INDEXED), attention=LATENT, mlp=deepseek_mlp)
@@ -117,16 +119,17 @@ RULES: Mapping[str, Rules] = {
     "minimax_m2": replace(PLAIN, check=f.all_softmax),
     **dict.fromkeys(("ernie4_5", "ernie4_5_moe", "ernie4_5_vl_moe_text"), replace(PLAIN, check=f.uncompressed)),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), replace(PLAIN, check=f.hunyuan)),
+    "mllama_text_model": replace(PLAIN_CHECKED, adapt=f.mllama),
     "falcon": replace(PLAIN_CHECKED, adapt=f.falcon),
     "gpt_bigcode": replace(PLAIN_CHECKED, adapt=f.gpt_bigcode),
     "llama": replace(PLAIN_CHECKED, mlp=dense_mlp),
     "mistral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_unless_null, check=f.mistral, mlp=dense_mlp),
     "mixtral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_if_sized, check=f.mistral, mlp=expert_mlp),
     "ministral": Rules(kinds=(FULL, SLIDING), otherwise=s.windowed_unless_null),
-    "phi3": replace(PLAIN_CHECKED, check=f.window_or_none),
-    "phi4_multimodal": replace(PLAIN_CHECKED, check=f.window_or_none),
-    "phimoe": replace(PLAIN_CHECKED, check=f.window_or_none),
-    "starcoder2": replace(PLAIN_CHECKED, check=f.window_or_none),
+    "phi3": SHORT_WINDOWS,
+    "phi4_multimodal": SHORT_WINDOWS,
+    "phimoe": SHORT_WINDOWS,
+    "starcoder2": SHORT_WINDOWS,
     "qwen2": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=f.qwen, mlp=dense_mlp),
     "qwen2_5_omni_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=f.qwen),
     "qwen2_5_vl_text": Rules(kinds=(FULL, SLIDING), otherwise=s.qwen_windows, check=f.qwen),
@@ -229,6 +232,8 @@ RULES: Mapping[str, Rules] = {
     "lfm3": Rules(kinds=(FULL, SLIDING, CONV), otherwise=s.lfm3_kinds, state=states.short_conv),
     "inkling_text": INKLING,
     "inkling2_text": INKLING,
-    "zaya": Rules(kinds=(HYBRID, HYBRID_SLIDING), otherwise=None, state=states.zaya_state, check=f.zaya, understood=("cca",)),
+    "zaya": Rules(
+        kinds=(HYBRID, HYBRID_SLIDING, EXPERTS), otherwise=None, state=states.zaya_state, adapt=f.zaya, understood=("cca",)
+    ),
 }
 """How each `model_type` is read."""

@@ -121,6 +121,7 @@ OWN: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {},
     "olmo3": {},
     "smollm3": {"use_sliding_window": True},
+    "starcoder2": {"sliding_window": 12},
     "qwen4_exp_text": {
         "ple_layer_ids": [2, 5],
         "eos_token_id": 2,

@@ -161,7 +161,7 @@ class Bench:
             if isinstance(component.coverage, Path):
                 counts[component.name] = int(-(-(self.family.prompt_tokens + 24) // size) * tiers.paths)
             elif component.coverage.suffix is not None:
-                run = max(*self.family.chunk_tokens, component.rebuild_tokens or 0) + component.coverage.suffix.most_tokens
+                run = max(*self.family.chunk_tokens, component.rebuild_tokens or 0) + int(component.coverage.suffix.most_tokens)
                 counts[component.name] = int((-(-run // size) + 3) * tiers.windows)
             else:
                 assert isinstance(component.coverage, Point)

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig
 
 from unified_tree.components import from_hf_config
-from unified_tree.declare.coverage import Path
+from unified_tree.declare.coverage import Path, Trailing
 from unified_tree.terms.errors import ConfigurationError
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
@@ -83,7 +83,12 @@ def test_a_published_file_is_read_as_without_these_fields(model_type: str, field
         ("ernie4_5", {"compression_ratio": 2.0}, "compression_ratio"),
         ("hunyuan_v1_dense", {"head_dim": 128, "use_cla": True, "cla_share_factor": 2}, "use_cla"),
         ("deepseek_v2", {"use_mla": False}, "use_mla"),
-        ("zaya", {"layer_types": None}, "layer_types"),
+        ("zaya", {"layer_types": None, "moe_intermediate_size": None}, "layer_types"),
+        ("zaya", {"layer_types": None, "ffn_hidden_size": 4096}, "counts blocks of experts"),
+        ("zaya", {"layer_types": None, "zaya_layers": ["a", "b"] * 20}, "zaya_layers"),
+        ("zaya", {"layer_types": None, "swa_layers": [1, 0] * 20}, "swa_layers"),
+        ("starcoder2", {"layer_types": ["full_attention"] * 30, "sliding_window": 512}, "names full attention alone"),
+        ("mistral", {"layer_types": ["full_attention"] * 32, "sliding_window": 512}, "names full attention alone"),
         ("glm5_next_text", {"index_kpool": None}, "index_kpool"),
         ("inkling_text", {"swa_head_dim": None}, "swa_head_dim"),
         ("nemotron_h", {"head_dim": None}, "head_dim"),
@@ -174,3 +179,43 @@ def test_deepseek_v41_shares_entries_and_index_keys() -> None:
     for wrong in ({"kv_source_layer_ids": [3]}, {"kv_source_layer_ids": [1]}, {"compress_ratios": [0, 4, 2, 1, 1, 1]}):
         with pytest.raises(ConfigurationError, match=r"kv_source_layer_ids|compress_ratios"):
             from_hf_config({**V41, **wrong})
+
+
+ZAYA = {"ffn_hidden_size": 4096, "moe_intermediate_size": None, "layer_types": None}
+"""As ZAYA1 is published: blocks of experts are layers, too."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**ZAYA, "num_hidden_layers": 80},
+        {**ZAYA, "zaya_layers": ["a", 16] * 40, "num_hidden_layers": 40},
+        {**ZAYA, "zaya_layers": ["a", 16] * 40, "cca_num_q_heads": [8, 0] * 40, "num_query_groups_list": [2, 0] * 40},
+        {"layer_types": None},
+    ],
+    ids=["every second", "listed", "heads listed", "as in transformers"],
+)
+def test_zaya_counts_its_blocks_of_experts_or_not(fields: dict[str, Any]) -> None:
+    file = {**AutoConfig.for_model("zaya").to_dict(), "model_type": "zaya"}
+    plain = from_hf_config(file)
+    model = from_hf_config({**file, **fields})
+    assert (model.bytes_per_token(), model.bytes_per_state()) == (plain.bytes_per_token(), plain.bytes_per_state())
+
+
+@pytest.mark.parametrize("model_type", ["starcoder2", "phi3", "phimoe"])
+def test_a_window_below_the_context_is_kept_in_every_layer(model_type: str) -> None:
+    """`transformers` and vLLM keep it, SGLang does not."""
+    file = {**AutoConfig.for_model(model_type).to_dict(), "model_type": model_type, "max_position_embeddings": 4096}
+    short, whole = (from_hf_config({**file, "sliding_window": window}) for window in (2047, 4096))
+    assert [c.coverage for c in short.components] == [Path(), Trailing(2046)]
+    assert any("SGLang keeps full attention" in note for note in short.notes)
+    assert [c.coverage for c in whole.components] == [Path()]
+    assert short.bytes_per_token()["swa"] == whole.bytes_per_token()["full"]
+
+
+def test_the_cross_attention_of_mllama_lies_in_the_pages_of_its_images() -> None:
+    """SGLang keeps all 40 layers of Llama 3.2 11B for each token, and an image as tokens in front of the prompt."""
+    for model_type in ("mllama", "mllama_text_model"):
+        model = from_hf_config({**AutoConfig.for_model(model_type).to_dict(), "model_type": model_type})
+        assert model.bytes_per_token() == {"full": 40 * 8 * (128 + 128) * 2}
+        assert any("in front of the prompt" in note for note in model.notes)
