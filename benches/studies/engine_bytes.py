@@ -17,17 +17,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benches.studies.engine_files import FAMILIES, file_of
+from benches.studies.engine_files import BESIDES, FAMILIES, file_of
 from unified_tree.components import Composition, from_hf_config
+from unified_tree.components.equal_pages import equal_pages
 
 Bytes: TypeAlias = Mapping[str, float]
+VLLM = "vLLM 0.33"
 START, END = "<!-- python -m benches.studies.engine_bytes -->", "<!-- end -->"
 HERE = Path(__file__).parent
+PAGES_START = "<!-- python -m benches.studies.engine_bytes: pages -->"
+ASIDE = ("carry", "block", "page", "unaligned")
+"""Figures of an engine that are no bytes of a token or a state."""
 SHOWN = ("full", "index", "window", "chunk", "state")
 WHY = {
     ("MiniCPM 3", "vLLM"): "keys and values of all heads, not latents",
     ("DeepSeek V4", "vLLM"): "the same with each page rounded up to 576",
-    ("Ling 2.5", "vLLM"): "head_dim of 64 from the class of transformers 5.23, which vLLM was not made for",
     ("MiMo V2", "vLLM"): "one past token less in the window",
 }
 """The known reasons of differences, which the comparison does not find by itself."""
@@ -74,7 +78,7 @@ def verdict(name: str, engine: str, file: Mapping[str, Any], theirs: Mapping[str
     if "error" in theirs:
         is_absent = "no class of its own" in theirs["error"]
         return "-" if is_absent else "could not be asked on a CPU"
-    figures = {kind: size for kind, size in theirs.items() if size and kind != "carry"}
+    figures = {kind: size for kind, size in theirs.items() if size and kind not in ASIDE}
     mine = read(name, file)
     if alike(figures, mine):
         return "the same"
@@ -100,7 +104,7 @@ def asked(python: str, script: str, files: Mapping[str, Any]) -> dict[str, Any]:
     """The bytes that an engine's own code gives, in a process of its Python."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "files.json"), Path(folder, "out.json")
-        given.write_text(json.dumps(files))
+        given.write_text(json.dumps({name: {**file, "besides": BESIDES.get(name, {})} for name, file in files.items()}))
         environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "TRITON_INTERPRET": "1"}
         command = [python, str(HERE / script), str(given), str(out)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -116,11 +120,30 @@ def table(files: Mapping[str, Any], engines: Mapping[str, Mapping[str, Any]]) ->
     return "\n".join(lines)
 
 
-def write(page: Path, text: str) -> None:
+def pages_table(files: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What vLLM makes of attention and states, beside `equal_pages` of the dtype in which it keeps the states."""
+    lines = [
+        "| family | tokens of a block: here | vLLM 0.33 | bytes of a layer's page: here | vLLM 0.33 | padding of a state |",
+        "|---" * 6 + "|",
+    ]
+    for name, theirs in found.items():
+        if "block" not in theirs:
+            continue
+        models = [from_hf_config(files[name], state_dtype=dtype) for dtype in (None, "bfloat16")]
+        mine = [equal_pages(model) for model in models if ours(model).get("state") == theirs["state"]]
+        assert mine, f"{name}: the states differ"
+        pages = mine[0]
+        assert pages is not None
+        sizes = (f"{pages.block_tokens:,}", f"{theirs['block']:,}", f"{pages.page_bytes:,}", f"{theirs['page']:,}")
+        lines.append(f"| {name} | {' | '.join(sizes)} | {pages.padding_share:.1%} |")
+    return "\n".join(lines)
+
+
+def write(page: Path, start: str, text: str) -> None:
     """The table between the marks of a page."""
-    before, _, rest = page.read_text().partition(START)
+    before, _, rest = page.read_text().partition(start)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{START}\n\n{text}\n\n{END}{after}")
+    page.write_text(f"{before}{start}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> None:
@@ -133,14 +156,18 @@ def main() -> None:
     engines = {}
     for title, python, script in (
         ("SGLang 0.5.23", given.sglang, "sglang_bytes.py"),
-        ("vLLM 0.33", given.vllm, "vllm_bytes.py"),
+        (VLLM, given.vllm, "vllm_bytes.py"),
     ):
         if python:
             engines[title] = asked(python, script, files)
     text = table(files, engines)
     print(text)
+    pages = "" if VLLM not in engines else pages_table(files, engines[VLLM])
+    print(pages)
     if given.page is not None:
-        write(given.page, text)
+        write(given.page, START, text)
+        if pages:
+            write(given.page, PAGES_START, pages)
 
 
 if __name__ == "__main__":

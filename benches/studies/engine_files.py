@@ -154,6 +154,18 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 """By name: the model type, the architecture, and fields."""
 
 
+BESIDES: Mapping[str, Mapping[str, Any]] = {
+    "Ling 2.5": {"head_dim": 128},
+    "MiniMax M3": {
+        "partial_rotary_factor": 0.5,
+        "hidden_act": "swigluoai",
+        "moe_layer_freq": [0] * 60,  # no kernel of a CPU makes its experts, which are not cached
+        **{name: FAMILIES["MiniMax M3"][2][name] for name in ("rope_theta", "rotary_dim", "sparse_attention_config")},
+    },
+}
+"""Fields of published files that the classes of `transformers` 5.23 drop or change, and engines ask their objects for."""
+
+
 def file_of(name: str) -> dict[str, Any]:
     """The file of a family. Needs `transformers`."""
     from transformers import AutoConfig

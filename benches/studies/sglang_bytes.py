@@ -59,8 +59,11 @@ def allocated(config: dict[str, Any], arguments: Any) -> dict[str, Any]:
     from sglang.srt.model_executor import pool_configurator as pools
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+    besides = json.dumps(config.pop("besides", {}))
+    if config["model_type"] == "gemma4_text":  # it knows the language model inside the whole alone
+        config = {"model_type": "gemma4", "architectures": config["architectures"], "text_config": config}
     with tempfile.TemporaryDirectory() as folder:
-        model = ModelConfig(save(folder, config), dtype="bfloat16")
+        model = ModelConfig(save(folder, config), dtype="bfloat16", model_override_args=besides)
     layers = getattr(model, "num_attention_layers", None) or model.num_hidden_layers
     hybrid = mambaish_config(model)
     asked = SimpleNamespace(

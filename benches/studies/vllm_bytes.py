@@ -66,6 +66,7 @@ def prepare() -> None:
     from vllm.model_executor.model_loader.utils import initialize_model  # noqa: F401  (before the stand-ins)
     from vllm.model_executor.models import registry
     from vllm.platforms.cpu import CpuPlatform
+    from vllm.transformers_utils import config as configs
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
     from vllm.v1.worker.workspace import init_workspace_manager
 
@@ -84,6 +85,7 @@ def prepare() -> None:
         return chosen(cls, selected_backend, attn_selector_config, num_heads)
 
     CpuPlatform.get_attn_backend_cls = classmethod(backend)
+    configs._CONFIG_REGISTRY["minimax_m3_vl_text"] = "MiniMaxM3TextConfig"  # a class of its own, known inside the whole alone
 
 
 def allocated(config: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def allocated(config: dict[str, Any]) -> dict[str, Any]:
 
     os.environ.pop("VLLM_MLA_DISABLE", None)  # a model of the Transformers backend leaves it behind
     length = min(8192, int(config.get("max_position_embeddings") or 2048))
+    besides = config.pop("besides", {})
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         arguments = EngineArgs(
@@ -106,8 +109,10 @@ def allocated(config: dict[str, Any]) -> dict[str, Any]:
             dtype="bfloat16",
             enforce_eager=True,
             max_model_len=length,
+            hf_overrides=besides,
         )
         settings = arguments.create_engine_config()
+        block = equal_pages(settings)
         with set_current_vllm_config(settings):
             if not torch.distributed.is_initialized():
                 init_distributed_environment(1, 0, f"file://{tempfile.mkdtemp()}/rendezvous", 0, "gloo")
@@ -123,6 +128,36 @@ def allocated(config: dict[str, Any]) -> dict[str, Any]:
         if spec is not None:
             kind, size = kept(name, spec)
             found[kind] = found.get(kind, 0) + size
+    return {**found, **block} if "state" in found else found
+
+
+def equal_pages(settings: Any) -> dict[str, int]:
+    """The tokens of a block and the bytes of a layer's page, of a model whose states take pages of attention's size.
+
+    As on CUDA with FlashAttention, or FlashMLA, whose kernels take multiples of 16 and of 64 tokens. Empty where vLLM does not
+    align this model.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backend import MultipleOf
+
+    class Kernel:
+        customize_spec = staticmethod(lambda spec: spec)
+        get_supported_kernel_block_sizes = staticmethod(lambda: [MultipleOf(64 if settings.model_config.use_mla else 16)])
+
+    cache, found = settings.cache_config, {}
+    before = (cache.block_size, cache.mamba_page_size_padded, cache.mamba_block_size)
+    cache.block_size, cache.mamba_page_size_padded = 16, None
+    ask = CpuPlatform._find_non_ssm_backends
+    CpuPlatform._find_non_ssm_backends = classmethod(lambda *_: [Kernel])
+    try:
+        CpuPlatform._align_hybrid_block_size(settings, Kernel)
+        if cache.mamba_page_size_padded is not None:
+            found = {"block": cache.block_size, "page": cache.mamba_page_size_padded}
+    except Exception as error:  # a model without states
+        found = {"unaligned": f"{type(error).__name__}: {error}"[:200]}
+    finally:
+        CpuPlatform._find_non_ssm_backends = ask
+        cache.block_size, cache.mamba_page_size_padded, cache.mamba_block_size = before
     return found
 
 

@@ -12,6 +12,7 @@ import click
 
 from unified_tree.build import is_compiled, why_interpreted
 from unified_tree.components import composition_for, model_names
+from unified_tree.components.equal_pages import for_vllm
 from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
 from unified_tree.controllers.workbench.report.answers import answers, leaves_room, overload
@@ -179,7 +180,12 @@ def models_command(model: str | None, page_size: int | None, tp: int, ignore: tu
         label: composition_for(model, page_size=page_size, tensor_parallel=tp, kv_dtype=dtype, ignore=ignore)
         for label, dtype in (("as served", None), ("bf16", "bfloat16"), ("fp8", "fp8"))
     }
-    print_model(report_console(), by_dtype)
+    served = by_dtype["as served"]
+    vllm = for_vllm(
+        served,
+        lambda dtype: composition_for(model, page_size=page_size, tensor_parallel=tp, state_dtype=dtype, ignore=ignore),
+    )
+    print_model(report_console(), by_dtype, vllm)
 
 
 @app.command(name="sglang-check")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.components.equal_pages import EqualPages, equal_pages
 from unified_tree.components.token_path import is_token_path
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.workbench.report.text_table import print_table
@@ -40,8 +41,11 @@ def print_models(console: Console, compositions: Sequence[Composition]) -> None:
     print_table(console, headings, lines, left=(0, 1, 5))
 
 
-def print_model(console: Console, by_dtype: Mapping[str, Composition]) -> None:
-    """One model, read with several dtypes: its stack of layers, what a prefix needs, bytes, and where it can be resumed."""
+def print_model(console: Console, by_dtype: Mapping[str, Composition], vllm: Composition) -> None:
+    """One model, read with several dtypes: its stack of layers, what a prefix needs, bytes, and where it can be resumed.
+
+    `vllm` is the model as vLLM keeps it.
+    """
     first = next(iter(by_dtype.values()))
     console.print(f"{first.name}: {stack_text(first)}")
     console.print()
@@ -57,6 +61,9 @@ def print_model(console: Console, by_dtype: Mapping[str, Composition]) -> None:
     print_table(console, headings, lines, left=(0, 1, len(headings) - 2, len(headings) - 1))
     console.print()
     console.print(resume_text(first))
+    pages = equal_pages(vllm)
+    if pages is not None:
+        console.print(equal_pages_text(pages))
     for note in first.notes:
         console.print(f"Note: {note}.")
 
@@ -110,6 +117,14 @@ def resume_text(composition: Composition) -> str:
     if rebuild:
         text += f"; a window that is missing is rebuilt from the last {rebuild:,}"
     return text + "."
+
+
+def equal_pages_text(pages: EqualPages) -> str:
+    """vLLM's pages of a model with states, in a sentence."""
+    return (
+        f"vLLM makes blocks of {pages.block_tokens:,} tokens, whose {pages.page_bytes:,} bytes in a layer are also a state's "
+        f"page; the states of a boundary take {pages.boundary_bytes:,} bytes, {pages.padding_share:.1%} of them padding."
+    )
 
 
 def print_device_split(console: Console, composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> None:
