@@ -1,17 +1,21 @@
-"""The KV of a draft model: EAGLE heads and multi-token-prediction (MTP) layers, for speculative decoding."""
+"""The KV of a draft model: EAGLE heads, multi-token-prediction (MTP) layers and block drafts (DFlash, DSpark)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.declare.component import Component
-from unified_tree.declare.coverage import Coverage, Path
+from unified_tree.declare.coverage import Coverage, Path, Trailing
 from unified_tree.declare.page_format import PageFormat, Part, Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel:
-    """What a draft costs on top of the model it drafts for.
+    """What a draft's layers of one reach cost on top of the model it drafts for.
+
+    Layers that attend to the whole prefix lie in the device pages of the model's own. Those of a window have pages of their
+    own. A missing window is not rebuilt, because a draft's KV comes from the model's hidden states.
 
     Attributes:
         layer_ids: the draft's own layer numbers.
@@ -19,7 +23,9 @@ class DraftModel:
         shard: which part of the draft's heads that is; None if the rank was not stated.
         flops_per_token: twice the active weights of the draft's layers, over all ranks. The projection that joins
             hidden state and embedding is left out.
-        flops_per_entry: FLOPs for one query to score and weigh one cached token, summed over the draft's layers.
+        flops_per_entry: FLOPs for one query to score and weigh one cached token, summed over these layers.
+        name: of their component.
+        window_tokens: past tokens they see; None for all.
     """
 
     layer_ids: tuple[int, ...]
@@ -27,12 +33,27 @@ class DraftModel:
     shard: Shard | None
     flops_per_token: float = 0.0
     flops_per_entry: float = 0.0
+    name: str = "draft"
+    window_tokens: int | None = None
 
-    def page_format(self, page_size: int) -> PageFormat:
-        """What a page of the draft's KV holds."""
-        return PageFormat(
-            component="draft", layer_ids=self.layer_ids, parts=self.parts, slots_per_page=page_size, shard=self.shard
+    def component(self, page_size: int, owner: str) -> Component:
+        """The component of these layers; the whole prefix's lies in the pages of `owner`."""
+        kept = PageFormat(
+            component=self.name, layer_ids=self.layer_ids, parts=self.parts, slots_per_page=page_size, shard=self.shard
         )
+        return draft(
+            page_size=page_size,
+            page_format=kept,
+            shares=owner if self.window_tokens is None else None,
+            coverage=None if self.window_tokens is None else Trailing(self.window_tokens),
+            flops_per_token=self.flops_per_token,
+            name=self.name,
+        )
+
+    def attention_cost(self) -> AttentionCost:
+        """What its scores cost."""
+        limit = None if self.window_tokens is None else self.window_tokens + 1
+        return AttentionCost(component=self.name, flops_per_entry=self.flops_per_entry, max_entries=limit)
 
 
 def draft(
@@ -40,7 +61,7 @@ def draft(
     page_size: int,
     bytes_per_token: int = 0,
     page_format: PageFormat | None = None,
-    shares: str = "full",
+    shares: str | None = "full",
     coverage: Coverage | None = None,
     flops_per_token: float = 0.0,
     name: str = "draft",
@@ -53,7 +74,7 @@ def draft(
         page_size: tokens a page.
         bytes_per_token: bytes one token takes on one rank, summed over the draft's layers. Left out with a format.
         page_format: what a page holds; needed to store it.
-        shares: the component whose device pages hold it.
+        shares: the component whose device pages hold it; None for pages of its own, as a window needs beside full attention.
         coverage: `Path()` unless the draft's layers have a window of their own.
         flops_per_token: twice the draft's active weights, over all ranks.
         name: the component's name.

@@ -19,6 +19,7 @@ from unified_tree.components.composition import Composition
 from unified_tree.components.composition_file import read_file
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
+from unified_tree.components.families.block_drafts import WINDOW_NOTE, block_draft, drafts_of
 from unified_tree.components.families.deepseek_v4 import read_deepseek_v4
 from unified_tree.components.families.nemotron_h import read_nemotron_h
 from unified_tree.components.families.stack import read_stack
@@ -99,7 +100,7 @@ def from_hf_config(
         index_dtype: of index keys, `fp8_scaled` for fp8 with a scale; None for that beside latents, as engines keep them, and
             for the dtype of keys and values elsewhere.
         draft: MTP or EAGLE layers shaped like the model's own full layers, as a number; or the `config.json` of a draft
-            model with full attention throughout; None for no draft.
+            model of attention, whose windows have pages of their own; None for no draft.
         ignore: fields to read the file without, by the name that an error gave them.
 
     Raises ConfigurationError, in one line that names the field, for a configuration that cannot be read with certainty.
@@ -137,7 +138,9 @@ def from_hf_config(
             f"understood here. If not, ignore {'it' if len(unread) == 1 else 'them'}: ignore={unread!r}, or "
             f"{' '.join(f'--ignore {name}' for name in unread)}; if so, {way_out(fields)}"
         )
-    return replace(composition, config_digest=_digest(values), notes=(*found.notes, *fields.notes))
+    windows = not isinstance(serving.draft, int) and any(each.window_tokens is not None for each in serving.draft)
+    notes = (*found.notes, *fields.notes, *((WINDOW_NOTE,) if windows else ()))
+    return replace(composition, config_digest=_digest(values), notes=notes)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -228,27 +231,15 @@ def _fields(values: Mapping[str, Any], origin: str) -> ConfigFields:
     return inner
 
 
-def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | None, kv_dtype: str | None) -> DraftModel | int:
+def _draft(
+    draft: int | ConfigSource | None, tensor_parallel: int, rank: int | None, kv_dtype: str | None
+) -> tuple[DraftModel, ...] | int:
     if draft is None:
         return 0
     if isinstance(draft, int):
         if isinstance(draft, bool) or draft < 0:
             raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {draft!r}")
         return draft
-    model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
-    if not all(component.coverage.is_path for component in model.components):
-        raise ConfigurationError(
-            f"draft {model.name}: has windows or states, and only a draft of full attention is read here; "
-            "describe it beside the model in a file, as a component with required: false (docs/models.md)"
-        )
-    formats = [component.format for component in model.components if component.format is not None]
-    layer_ids, shard = formats[0].layer_ids, formats[0].shard
-    if any((each.layer_ids, each.shard) != (layer_ids, shard) for each in formats):
-        raise ConfigurationError(f"draft {model.name}: keeps index keys in some of its layers only, which no draft does")
-    return DraftModel(
-        layer_ids=layer_ids,
-        parts=tuple(part for each in formats for part in each.parts),
-        shard=shard,
-        flops_per_token=sum(component.flops_per_token for component in model.components),
-        flops_per_entry=sum(cost.flops_per_entry for cost in model.attention_costs),
-    )
+    values = block_draft(_load(draft)[0])
+    model = from_hf_config(values, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
+    return drafts_of(model)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
-from unified_tree.components.draft import DraftModel, draft
+from unified_tree.components.draft import DraftModel
 from unified_tree.components.full import full
 from unified_tree.components.indexer import indexer
 from unified_tree.components.mamba import mamba
@@ -147,17 +147,14 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving,
         costs.append(AttentionCost(component="indexer", flops_per_entry=_scores(indexers), tokens_per_entry=slot))
     states = [(i, layer) for i, layer in numbered if isinstance(layer, StateLayer)]
     components += _states(states, page_size, serving)
-    if serving.draft and not whole:
+    drafts = _drafts(serving, whole, indexers, len(stack))
+    if not whole and any(each.window_tokens is None for each in drafts):
         raise ConfigurationError(
             f"{model_type}: no layer attends to the whole prefix, so there are no pages that a draft's KV could share; "
             "leave `draft` out"
         )
-    one_draft_layer: list[Numbered] = [*whole[:1], *indexers[:1]]
-    drafted = _draft_model(serving, one_draft_layer, len(stack))
-    if drafted is not None:
-        kept = drafted.page_format(page_size)
-        components.append(draft(page_size=page_size, page_format=kept, flops_per_token=drafted.flops_per_token))
-        costs.append(AttentionCost(component="draft", flops_per_entry=drafted.flops_per_entry))
+    components += [each.component(page_size, "full") for each in drafts]
+    costs += [each.attention_cost() for each in drafts]
     if not states_flops:
         components, costs = [replace(component, flops_per_token=0.0) for component in components], []
     return Composition(
@@ -233,19 +230,23 @@ def _states(states: Sequence[tuple[int, StateLayer]], page_size: int, serving: S
     return components
 
 
-def _draft_model(serving: Serving, one_layer: Sequence[Numbered], layer_count: int) -> DraftModel | None:
+def _drafts(
+    serving: Serving, whole: Sequence[Numbered], indexers: Sequence[Numbered], layer_count: int
+) -> tuple[DraftModel, ...]:
     """The draft asked for; a number of layers means layers like the model's own whole-prefix ones, numbered behind them."""
-    if isinstance(serving.draft, DraftModel):
+    if not isinstance(serving.draft, int):
         return serving.draft
     if serving.draft == 0:
-        return None
-    return DraftModel(
+        return ()
+    one_layer = [*whole[:1], *indexers[:1]]
+    drafted = DraftModel(
         layer_ids=tuple(range(layer_count, layer_count + serving.draft)),
         parts=tuple(part for _, layer in one_layer for part in layer.parts),
-        shard=serving.shard(one_layer[0][1].shards),
+        shard=serving.shard(one_layer[0][1].shards) if one_layer else None,
         flops_per_token=serving.draft * _flops(one_layer),
         flops_per_entry=serving.draft * _scores(one_layer),
     )
+    return (drafted,)
 
 
 def _format(component: str, layers: Sequence[tuple[int, Layer]], slots: int, serving: Serving) -> PageFormat:

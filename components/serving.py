@@ -58,7 +58,7 @@ class Serving:
         conv_dtype: of a convolution's state.
         state_dtype: of a recurrent or overlap state; None for what the model's own code keeps.
         index_dtype: of index keys; None for what engines keep: fp8 with scales beside latents, else that of keys and values.
-        draft: the draft model, or a number of draft layers shaped like the model's own.
+        draft: the draft model by the reach of its layers, or a number of draft layers shaped like the model's own.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Serving:
     conv_dtype: str = "bfloat16"
     state_dtype: str | None = None
     index_dtype: str | None = None
-    draft: DraftModel | int = 0
+    draft: tuple[DraftModel, ...] | int = 0
 
     def latent_parts(self, fields: ConfigFields, latent_dim: int, rope_dim: int) -> tuple[Part, ...]:
         """A latent and a rope key of one token, as one vector; with the dtype `fp8_ds_mla` in the layout that engines keep for

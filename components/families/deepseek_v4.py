@@ -19,7 +19,7 @@ from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
 from unified_tree.components.compressed import compressed, overlap
 from unified_tree.components.config_fields import ConfigFields
-from unified_tree.components.draft import DraftModel, draft
+from unified_tree.components.draft import draft
 from unified_tree.components.families.schedules import NGRAM_NOTE, SLIDING
 from unified_tree.components.indexer import indexer
 from unified_tree.components.layers import DEFAULT_PAGE_SIZE
@@ -117,10 +117,12 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
     )
     costs.append(_window_cost("swa", shape, layer_count))
     components += [_overlap(fields, serving, each.keepers, each.ratio) for each in compressors if each.kind == SPARSE]
-    if isinstance(serving.draft, DraftModel) or serving.draft:
-        drafted, cost = _draft(serving.draft, shape, page_size, owner, layer_count)
-        components.append(drafted)
-        costs.append(cost)
+    if not isinstance(serving.draft, int):
+        components += [each.component(page_size, owner) for each in serving.draft]
+        costs += [each.attention_cost() for each in serving.draft]
+    elif serving.draft:
+        components.append(_mtp(serving.draft, shape, page_size, layer_count))
+        costs.append(_window_cost("draft", shape, serving.draft))
     return Composition(
         name=serving.name,
         page_size=page_size,
@@ -312,23 +314,12 @@ def _window_format(component: str, shape: _Shape, layers: Iterable[int], page_si
     return _format(component, layers, parts, slots=page_size)
 
 
-def _draft(
-    asked: DraftModel | int, shape: _Shape, page_size: int, owner: str, layer_count: int
-) -> tuple[Component, AttentionCost]:
-    """MTP layers have the window alone and follow it; a draft model of its own follows the compressed KV."""
-    if isinstance(asked, DraftModel):
-        component = draft(
-            page_size=page_size,
-            page_format=asked.page_format(page_size),
-            shares=owner,
-            flops_per_token=asked.flops_per_token,
-        )
-        return component, AttentionCost(component="draft", flops_per_entry=asked.flops_per_entry)
-    component = draft(
+def _mtp(asked: int, shape: _Shape, page_size: int, layer_count: int) -> Component:
+    """MTP layers have the window alone and follow it."""
+    return draft(
         page_size=page_size,
         page_format=_window_format("draft", shape, range(layer_count, layer_count + asked), page_size),
         shares="swa",
         coverage=Trailing(shape.window_tokens),
         flops_per_token=2.0 * asked * (shape.window_weights + shape.body_weights),
     )
-    return component, _window_cost("draft", shape, asked)

@@ -17,9 +17,11 @@ class LayerState(Protocol):
     """One component's state in one layer.
 
     Attributes:
+        component: that keeps it.
         can_cut: whether the state of a run's first tokens can be written without that of its last ones.
     """
 
+    component: str
     can_cut: bool
 
     def parts(self, layer: Any) -> Mapping[str, tuple[Part, ...]]:

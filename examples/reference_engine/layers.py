@@ -83,9 +83,10 @@ def _probe(model: Any, tokens: int) -> Any:
 
 def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerState]]:
     size = composition.page_size
-    states = {i: c.name for c, ids in _kept(composition) for i in ids if c.coverage.is_exact}
-    paths = {i: c.name for c, ids in _kept(composition) for i in ids if c.coverage.is_path and c.tokens_per_slot == 1}
-    windows = {i: c for c, ids in _kept(composition) for i in ids if _is_window(c, size)}
+    kept = _kept(composition, of_draft=full == "draft")
+    states = {i: c.name for c, ids in kept for i in ids if c.coverage.is_exact}
+    paths = {i: c.name for c, ids in kept for i in ids if c.coverage.is_path and c.tokens_per_slot == 1}
+    windows = {i: c for c, ids in kept for i in ids if _is_window(c, size)}
 
     def of(layer_id: int, layer: Any) -> Sequence[LayerState]:
         found: list[LayerState] = []
@@ -94,7 +95,7 @@ def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerS
         if isinstance(layer, DynamicSlidingWindowLayer):
             found.append(_window(layer_id, layer, windows.get(layer_id)))
         elif isinstance(layer, DynamicLayer):
-            found.append(FullAttention(full if full == "draft" else paths[layer_id], layer_id))
+            found.append(FullAttention(paths[layer_id], layer_id))
         if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:
             found.append(IndexKeys("indexer", layer_id))
         if hasattr(layer, "compressed_kv"):
@@ -104,9 +105,9 @@ def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerS
     return [list(of(layer_id, layer)) for layer_id, layer in enumerate(cache.layers)]
 
 
-def _kept(composition: Composition) -> list[tuple[Component, tuple[int, ...]]]:
-    """The components that keep the model's own layers, and which."""
-    own = [c for c in composition.components if c.name not in ("draft", "indexer")]
+def _kept(composition: Composition, *, of_draft: bool) -> list[tuple[Component, tuple[int, ...]]]:
+    """The components that keep the layers of the model or of its draft, and which."""
+    own = [c for c in composition.components if c.name.startswith("draft") == of_draft and c.name != "indexer"]
     return [(c, c.format.layer_ids) for c in own if c.format is not None]
 
 

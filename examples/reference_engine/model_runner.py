@@ -50,12 +50,15 @@ class ModelRunner:
 
     Attributes:
         layers: what connects each of the model's layers to the pools.
+        components: that keep their state.
         can_cut: whether the state of a run's first tokens can be written without that of its last ones.
     """
 
     def __init__(self, model: Any, composition: Composition, *, full: str = "full") -> None:
         self.model = model
         self.layers: list[list[LayerState]] = layer_states(model, composition, full=full)
+        used = {state.component for states in self.layers for state in states}
+        self.components = tuple(component for component in composition.components if component.name in used)
         self.can_cut = all(state.can_cut for states in self.layers for state in states)
 
     @torch.no_grad()

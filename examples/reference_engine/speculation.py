@@ -21,17 +21,29 @@ class Speculation:
     Args:
         draft: its model.
         proposals: tokens proposed a step.
-        component: what its state is kept in.
+
+    Attributes:
+        components: the names of those that its state is kept in.
     """
 
-    def __init__(self, draft: ModelRunner, *, proposals: int = 3, component: str = "draft") -> None:
+    def __init__(self, draft: ModelRunner, *, proposals: int = 3) -> None:
         self.draft = draft
         self.proposals = proposals
-        self.component = component
+        self.components = tuple(component.name for component in draft.components)
 
     def admit(self, running: Running) -> None:
         """Whether a request can be drafted for: only with the draft's state of all that is cached."""
-        running.drafted = running.lease.cached_tokens if self.component not in running.lease.missing else -1
+        running.drafted = running.lease.cached_tokens if self._has_state(running) else -1
+
+    def _has_state(self, running: Running) -> bool:
+        """Whether the lease has the draft's state of its boundary: in shared pages, and windows in pages of their own."""
+        lease, size = running.lease, running.rows.page_size
+        for component in self.draft.components:
+            first = component.coverage.first_page(lease.cached_tokens, size)
+            held = lease.pages(component.name, first)[: lease.cached_tokens // size - first]
+            if component.name in lease.missing or (held < 0).any():
+                return False
+        return True
 
     def follow(self, running: Running, tokens: Sequence[int], end: int) -> None:
         """Have the draft's state of the tokens before `end` written too."""

@@ -119,7 +119,7 @@ def _publish(engine: Engine, request: Request, running: Running, end: int, *, wa
 
 def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:
     """The components that a request does not compute."""
-    return () if engine.speculation is None or running.drafted >= 0 else (engine.speculation.component,)
+    return () if engine.speculation is None or running.drafted >= 0 else engine.speculation.components
 
 
 def can_publish_state(engine: Engine, running: Running) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracle.families import FAMILIES, LLAMA
+from oracle.families import FAMILIES, LLAMA, QWEN3
 from oracle.mix import Bench, Prompts, Tiers
 from oracle.reference import Reference
 from oracle.tiny_model import SINGLE, Family
@@ -17,6 +17,16 @@ from reference_engine.model_runner import Pass
 from reference_engine.request import Running
 
 DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
+WINDOWS = Family(
+    name="draft of windows",
+    config={
+        **QWEN3.config,
+        "use_sliding_window": True,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+)
+"""One layer of each: its window has pages of its own."""
 DRAFTED = ["Llama", "GPT-OSS", "Qwen3-Next", "Falcon-H1", "DeepSeek-V3.2", "DeepSeek-V4"]
 
 
@@ -68,12 +78,12 @@ def greedy(logits: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("host", [False, True], ids=["device", "host"])
-@pytest.mark.parametrize("name", DRAFTED)
-def test_a_draft_changes_nothing(name: str, host: bool) -> None:
+@pytest.mark.parametrize(("name", "draft"), [*((name, DRAFT) for name in DRAFTED), ("Llama", WINDOWS), ("GPT-OSS", WINDOWS)])
+def test_a_draft_changes_nothing(name: str, draft: Family, host: bool) -> None:
     family = FAMILIES[name]
     settings = EngineSettings(chunk_tokens=family.chunk_tokens[1], max_running=2)
     tiers = Tiers(host=host, paths=3.0, windows=3.0, states=9)
-    bench = Bench(family, SINGLE, tiers, Random(9), settings=settings, sampler=greedy, draft=DRAFT)
+    bench = Bench(family, SINGLE, tiers, Random(9), settings=settings, sampler=greedy, draft=draft)
     prophet = bench.engine.speculation = Prophet(bench)
     prompts = Prompts(bench.random, bench.vocabulary, family.prompt_tokens)
     trunk = [bench.random.randrange(bench.vocabulary) for _ in range(family.prompt_tokens // 2)]
@@ -118,12 +128,14 @@ def test_a_missing_draft_only_slows_down() -> None:
     assert with_draft < 9
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT-OSS", "DeepSeek-V4"])
+@pytest.mark.parametrize(
+    ("name", "draft"), [("Llama", DRAFT), ("GPT-OSS", DRAFT), ("DeepSeek-V4", DRAFT), ("Llama", WINDOWS), ("GPT-OSS", WINDOWS)]
+)
 @pytest.mark.parametrize("host", [False, True], ids=["device", "host"])
-def test_the_drafts_own_state_is_exact(name: str, host: bool, monkeypatch: Any) -> None:
+def test_the_drafts_own_state_is_exact(name: str, draft: Family, host: bool, monkeypatch: Any) -> None:
     """What a draft says over cached state of its own is what it says without a cache."""
     family = FAMILIES[name]
-    bench = Bench(family, SINGLE, Tiers(host=host), Random(11), sampler=greedy, draft=DRAFT)
+    bench = Bench(family, SINGLE, Tiers(host=host), Random(11), sampler=greedy, draft=draft)
     speculation = bench.engine.speculation = Speculation(ModelRunner(bench.draft, bench.composition, full="draft"))
     prompt = [bench.random.randrange(bench.vocabulary) for _ in range(48)]
     bench.serve(Request(prompt=prompt, new_tokens=6))
