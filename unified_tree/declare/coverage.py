@@ -11,8 +11,10 @@ asks only its `Suffix`: from which token on a boundary needs it, and up to which
 window is a class here, its name in `COVERAGES` and in `unified_tree/__init__.py`, and a test.
 
 *Leading* pages (those of the first n tokens, which attention sinks beside a window read) are such another shape, and are not
-supported: a value holds the *last* pages of its node, and what every boundary needs would have to stay when its node is cut,
-evicted or loaded. Declare the layers that read sinks as a `Path`: exact, for more memory.
+supported. A value holds the *last* pages of its node, and serves boundaries in its node or at most a window behind; a leading
+one serves every boundary below, so that matching, locks and the count of stranded values would have to look from each node to
+the root. A required path is held by locks on its own nodes, and a leading value would end above them. No served model keeps
+such tokens. Declare the layers that read sinks as a `Path`, or as a `Trailing` beside a `Point` that holds the sinks' rows.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from unified_tree import Key
 from unified_tree.components import composition_for
 from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cli.commands import app
 from unified_tree.declare.coverage import Chunked, Point, Trailing
 from unified_tree.terms.errors import ConfigurationError
@@ -90,3 +92,30 @@ def test_a_model_is_drawn(tmp_path: FilePath) -> None:
     assert "mine: 48 layers: " in shown.output and "A prompt resumes where a state was saved" in shown.output
     gemma = CliRunner().invoke(app, ["models", "gemma-3-27b"])
     assert "62 layers: 10 x (5 swa, 1 full), 2 swa" in gemma.output and "53,196" in gemma.output
+
+
+def test_sinks_beside_a_window_are_a_state_of_their_rows(tmp_path: FilePath) -> None:
+    """A prompt resumes where the sinks' rows were saved and the window is there, and a boundary keeps those alone."""
+    rows = {"k": ["kv", 4, 2, 16], "v": ["kv", 4, 2, 16]}
+    tokens = {"k": ["kv", 2, 16], "v": ["kv", 2, 16]}
+    components = [
+        {"name": "swa", "coverage": {"window": 60}, "layers": "0-7", "parts": tokens},
+        {"name": "sinks", "coverage": "state", "layers": "0-7", "parts": rows},
+    ]
+    model = composition_for(written(tmp_path, {"name": "streaming", "page_size": 16, "components": components}))
+    assert model.bytes_per_state()["sinks"] == 4 * model.bytes_per_token()["swa"]
+    cache = PrefixCache(model.components, 16, model.split_budget(8 << 20))
+    prompt = list(range(400))
+    with cache.acquire(Key(prompt), checkpoints=(160,)) as lease:
+        end = lease.next_stop(0)
+        assert end == 160
+        cache.allocate(lease, end)
+        cache.commit(lease, end, {end: lease.save_pages[end]})
+        cache.allocate(lease, len(prompt))
+        cache.commit(lease, len(prompt))
+    with cache.acquire(Key([*prompt[:200], 7])) as lease:
+        assert lease.cached_tokens == 160
+        assert [copy.component for copy in lease.state_copies] == ["sinks"]
+        assert (lease.pages("swa", 6)[:4] >= 0).all()
+    assert cache.tree.check() == []
+    cache.close()

@@ -469,8 +469,8 @@ def test_draft_from_its_own_config() -> None:
     assert parts(model)["draft"].page_bytes == 32 * 5 * (64 + 64) * 2
     v4 = from_hf_config(DeepseekV4Config(layer_types=V4_LAYERS).to_dict(), draft=eagle.to_dict())
     assert (parts(v4)["draft"].shares, parts(v4)["draft"].coverage) == ("c4", Path())
-    with pytest.raises(ConfigurationError, match="only a draft of full attention"):
-        from_hf_config(LlamaConfig().to_dict(), draft=GptOssConfig().to_dict())
+    with pytest.raises(ConfigurationError, match="only a draft of full attention and windows"):
+        from_hf_config(LlamaConfig().to_dict(), draft=BambaConfig(attn_layer_indices=[1]).to_dict())
     for wrong in (-1, True):
         with pytest.raises(ConfigurationError, match="draft must be"):
             from_hf_config(LlamaConfig().to_dict(), draft=wrong)
