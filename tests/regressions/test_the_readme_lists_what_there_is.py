@@ -58,13 +58,13 @@ def test_the_cells_that_are_counted_are_those_of_the_table() -> None:
     assert f"[{as_much} of {len(ratios)} cells](lab/pools.md#under-density)" in page("docs/operating.md")
 
 
-def test_every_cause_of_a_miss_is_in_each_table_of_them() -> None:
+def test_every_cause_of_a_miss_is_in_each_table_or_list_of_them() -> None:
     for name, shown in (
         ("docs/operating.md", [cause.label for cause in MissCause]),
         ("docs/sglang.md", [cause.label for cause in MissCause]),
     ):
-        rows = [line for line in page(name).splitlines() if line.startswith("| `")]
-        named = {word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        rows = [line[2:] for line in page(name).splitlines() if line.startswith(("| `", "- `"))]
+        named = {word for row in rows for word in re.findall(r"`(\w+)`", re.split(r"\||: ", row)[0])}
         named |= set(re.findall(r"`(\w+)` does not occur", page(name)))
         assert [word for word in shown if word not in named] == [], name
 

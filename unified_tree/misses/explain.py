@@ -196,8 +196,9 @@ def _whose(state: TreeState, component: int, ranked: Eviction | Value) -> str:
         return ""
     name, used, units = held
     unit = "pages" if state.shared_pools[ranked.tier] is None else "blocks"
-    group = f"group '{printable(name)}'" if name else "the namespaces of no group"
-    return f"{group} {'over its' if used > units else 'within its'} share, {used} of {units} {unit}; there: "
+    if name:
+        return f"group '{printable(name)}' holds {used} {unit}, its share is {units}; there: "
+    return f"the namespaces without a group hold {used} {unit}, their share is {units}; there: "
 
 
 def last_reason(state: TreeState, component: int, tier: Tier) -> str:

@@ -68,7 +68,7 @@ def test_an_eviction_says_whose_share_was_exceeded() -> None:
         serve(cache, [i, *range(10)], "flood")
     said = str(cache.explain(Key([0, *range(10)], "flood")))
     assert "evicted from the device pool of full" in said
-    assert "the namespaces of no group over its share, 11 of 0 pages" in said
+    assert "the namespaces without a group hold 11 pages, their share is 0; there: " in said
 
 
 def test_a_cap_holds_whenever_something_can_go() -> None:
