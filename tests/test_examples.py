@@ -49,6 +49,11 @@ def test_prompts_with_states_are_hit_on_host() -> None:
     assert printed("states_and_batch.py") == ["12 requests; 96 tokens hit, 96 on host; []"]
 
 
+def test_prompts_come_back_from_host_with_their_bytes() -> None:
+    """Eight prompts of 101 tokens; the last four come for the second time, of 96 tokens in whole pages each."""
+    assert printed("host_tier.py") == ["384 of 808 tokens hit, 384 of these on host; []"]
+
+
 def test_a_decode_server_gets_what_it_lacks_of_a_prompt() -> None:
     """The cached tokens, from where on state arrives, and the tokens of the state: of a new prompt, and of the next turn."""
     first, second, totals = printed("remote_prefill.py")

@@ -86,11 +86,17 @@ class BlockArena:
         pages.use(self.tables)
 
     def group(self, component: str, layer_id: int) -> int:
-        """The layer group of a model layer: the column of the component's table that says where it is."""
+        """The layer group of a model layer: the column of the component's table that says where it is.
+
+        Raises ConfigurationError where the layer's parts lie in several blocks; take `part_group` of each part then.
+        """
         parts = self.formats[component].parts
         groups = {self.layout.places[component, layer_id, part.name].group for part in parts}
         if len(groups) > 1:
-            raise ConfigurationError(f"{component}: the parts of layer {layer_id} lie in several blocks; ask for each part")
+            raise ConfigurationError(
+                f"{component}: the parts of layer {layer_id} lie in several blocks; take "
+                + ", ".join(f"part_group({component!r}, {layer_id}, {part.name!r})" for part in parts)
+            )
         return groups.pop()
 
     def part_group(self, component: str, layer_id: int, part: str) -> int:

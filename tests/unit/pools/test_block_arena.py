@@ -63,6 +63,16 @@ def test_no_pieces_overlap_and_little_is_wasted(name: str) -> None:
     assert max(layout.padding.values()) < 0.1, (layout.budget, layout.padding)
 
 
+def test_a_layer_has_a_group_where_its_parts_share_a_block() -> None:
+    model = hybrid()
+    wide = BlockArena(model, BlockLayout.of(model, 64 << 10, block_bytes=8 << 10))
+    assert wide.group("full", 4) == wide.part_group("full", 4, "k") == wide.part_group("full", 4, "v")
+    narrow = BlockArena(model, BlockLayout.of(model, 64 << 10, block_bytes=336))  # no more than the keys
+    assert narrow.part_group("swa", 3, "k") != narrow.part_group("swa", 3, "v")
+    with pytest.raises(ConfigurationError, match=r"take part_group\('swa', 3, 'k'\), part_group\('swa', 3, 'v'\)"):
+        narrow.group("swa", 3)
+
+
 def test_blocks_must_hold_a_piece_and_be_aligned() -> None:
     model = hybrid()
     least = -(-max(f.block_bytes(part) for f in formats_of(model).values() for part in f.parts) // 16) * 16
