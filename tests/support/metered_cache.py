@@ -1,4 +1,4 @@
-"""A cache with all that has figures: a host tier, a store in memory, and tenants."""
+"""A cache with all that has figures: a host tier, a store in memory, and tenants, some of which share."""
 
 from __future__ import annotations
 
@@ -24,5 +24,6 @@ def metered_cache() -> PrefixCache:
     engine = MemoryStorage([*pools.values(), record_pool([pools["mamba"]], RECORDS)])
     storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1")
     host = HostTier(page_counts={}, engine=NullEngine())
-    tenants = Tenants(groups=(TenantGroup(name="a", namespaces=("a",)),))
+    groups = [TenantGroup(name=name, namespaces=(name,), shares=name != "a") for name in "abcd"]
+    tenants = Tenants(groups=tuple(groups), share_after=2)
     return PrefixCache([FULL, MAMBA], 2, host=host, storage=storage, tenants=tenants)

@@ -12,7 +12,6 @@ from hashlib import blake2b, shake_256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,6 +73,8 @@ def named(identifier: str, count: int) -> NDArray[np.int64]:
 
 def embedded(rows: Any) -> NDArray[np.int64]:
     """The numbers that stand for embeddings, given as a tensor [tokens, hidden]. Shape [tokens]."""
+    import torch
+
     data = rows.detach().cpu().contiguous()
     kind = str(data.dtype).encode()
     hashes = [blake2b(row.numpy(), digest_size=NUMBER_BYTES, key=kind).digest() for row in data.view(torch.uint8)]

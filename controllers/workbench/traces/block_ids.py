@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.workload import cut_runs, expand_runs, pack_runs
+from unified_tree.controllers.workbench.traces.workload import begins_run, cut_runs, expand_runs, pack_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ class BlockLists:
             is_kept = np.arange(ids.size) - np.repeat(begins, counts) < np.repeat(kept, counts)
             ids, begins = ids[is_kept], np.cumsum(kept) - kept
         is_first = np.ones(ids.size, np.bool_)
-        is_first[1:] = np.diff(ids) != 1
+        is_first[1:] = begins_run(ids)
         is_first[begins[kept > 0]] = True  # of a request
         firsts = np.flatnonzero(is_first)
         runs = np.empty(2 * firsts.size, np.int64)

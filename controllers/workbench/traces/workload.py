@@ -141,6 +141,14 @@ def expand_runs(runs: Int64s) -> Int64s:
     return np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
 
 
+def begins_run(ids: Int64s) -> NDArray[np.bool_]:
+    """Which ids from the second on do not follow the one before. The least id follows none, though it is the largest plus one
+    in 64 bits.
+    """
+    begins: NDArray[np.bool_] = (ids[1:] - 1 != ids[:-1]) | (ids[1:] < ids[:-1])
+    return begins
+
+
 def pack_runs(ids: Int64s) -> Int64s:
     """Ids to `[start, count, …]`, the inverse of `expand_runs`.
 
@@ -149,7 +157,7 @@ def pack_runs(ids: Int64s) -> Int64s:
     """
     if ids.size == 0:
         return np.empty(0, np.int64)
-    firsts = np.flatnonzero(np.concatenate(([True], np.diff(ids) != 1)))
+    firsts = np.flatnonzero(np.concatenate(([True], begins_run(ids))))
     runs = np.empty(2 * firsts.size, np.int64)
     runs[::2] = ids[firsts]
     runs[1::2] = np.diff(firsts, append=ids.size)

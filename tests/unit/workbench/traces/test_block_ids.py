@@ -21,6 +21,7 @@ def common(one: list[int], other: list[int]) -> int:
 @example([[0, 1, 2], [0, 2], [0, 1, 2, 3]], 0)
 @example([[1, 2, 1, 2]], 5)
 @example([[5, 6], [6]], 0)
+@example([[(1 << 63) - 1] * 2, [(1 << 63) - 1, -(1 << 63)]], 0)
 def test_requests_begin_alike_as_far_as_they_did(scope: list[list[int]], base: int) -> None:
     runs, end = densify([pack_runs(np.array(ids, np.int64)) for ids in scope], base)
     dense = [expand_runs(each).tolist() for each in runs]
