@@ -32,12 +32,14 @@ class Change:
         gain: hit tokens more as a share of the prompts.
         is_modelled: whether a model says so, and no replay.
         tier: of which there is more; empty for another change.
+        is_free: whether it costs nothing.
     """
 
     what: str
     gain: float
     is_modelled: bool = False
     tier: str = ""
+    is_free: bool = False
 
     def __str__(self) -> str:
         return f"{'about ' if self.is_modelled else ''}{100 * self.gain:.1f} points by {self.what}"
@@ -95,7 +97,7 @@ def _possible(row: RowResult) -> str:
     low, high = interval.split(" to ")
     where = f"is {low}" if low == high else f"lies between {low} and {high}"
     return (
-        f"The best possible with this memory {where} %; the ceiling, a cache without end"
+        f"The best possible with this memory {where} %; the ceiling, with unlimited memory"
         f"{' for the requests that were served' if row.rejected else ''}, is {ceiling} %."
     )
 
@@ -106,7 +108,7 @@ def _by_rows(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> list[Chan
     changes = []
     if best is not first:
         how = "letting the pools share the memory (budget=)" if best.policy.startswith(SHARED) else "another policy"
-        changes.append(Change(what=f"{how}, {best.policy}", gain=best.hit_rate - first.hit_rate))
+        changes.append(Change(what=f"{how}, {best.policy}", gain=best.hit_rate - first.hit_rate, is_free=True))
     changes += [
         Change(what=more_device(row.device_bytes, row.capacity), gain=row.hit_rate - first.hit_rate)
         for row in sweep
@@ -131,7 +133,8 @@ def _advice(rows: Sequence[RowResult], changes: Sequence[Change]) -> str:
         tried.setdefault(change.what, change)
     worth = [change for change in tried.values() if change.gain >= LEAST_GAIN]
     if worth:
-        return f"More hits: {'; '.join(map(str, sorted(worth, key=lambda change: -change.gain)))}."
+        listed = map(str, sorted(worth, key=lambda change: (not change.is_free, -change.gain)))
+        return f"More hits than with {first.policy}{', each alone' if len(worth) > 1 else ''}: {'; '.join(listed)}."
     if not leaves_room(first):
         return "Nothing to change: the hits are within half a point of the ceiling."
     new = sum(rate for cause, rate in miss_rates(first).items() if cause in NEW)

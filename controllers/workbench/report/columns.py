@@ -285,7 +285,10 @@ SECTIONS = (
         ColumnFamily("miss_tokens", None, str, lambda r: r.miss_tokens,
                      "Prompt tokens missed at the first admission, by cause; with the hit tokens they are the prompts. "
                      "Rejected: of requests that were not served."),
-        ColumnFamily("", "", PERCENT, miss_rates, "The same, as a share of the prompts."),
+        ColumnFamily("", "", PERCENT, miss_rates,
+                     "The same, as a share of the prompts. No cache hits what was in no earlier prompt (never seen, diverged), "
+                     "and the end of a prompt (page remainder, last token). Evicted: a pool was short. Never saved: no window "
+                     "or state was saved there. In flight: another request computed them then. docs/operating.md: what helps."),
     ), by_figure=True),
     Section("Which pool is short? Of each the pages, how full it was, and what it evicted", (
         ColumnFamily("total_pages", "pages", short_count, lambda r: _each(r.cache.pools, "total"),

@@ -174,9 +174,7 @@ def _split(content: PageContent) -> Element:
         bars = [
             _make("i", style=f"background: {charts.shown_colour(colour)}; flex: {sizes[name]} 0 0") for name, colour in pools
         ]
-        said = ", ".join(
-            f"{name} {size / GIB:.3g} GiB ({100 * size / whole:.0f}\N{NO-BREAK SPACE}%)" for name, size in sizes.items()
-        )
+        said = ", ".join(f"{name} {size / GIB:.3g} GiB ({100 * size / whole:.0f} %)" for name, size in sizes.items())
         parts += [_make("p", f"{words}: {said}"), _make("div", *bars, class_="bar")]
     coverages = [f"{c.name}: {c.coverage.describe()}" for c in content.plan.composition.components]
     return _make(

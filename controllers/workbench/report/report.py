@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from rich.padding import Padding
@@ -107,7 +110,13 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
     for row in rows:
         if row.policy in REFERENCES:
             _print_about(console, row.policy, REFERENCES[row.policy], "dim")
-    console.print("What each figure means: unified-tree columns")
+    console.print(f"What each figure means: {_program()} columns")
+
+
+def _program() -> str:
+    """This command, as the reader can call it again."""
+    name = "unified-tree"
+    return sys.argv[0] if PurePath(sys.argv[0]).name == name and shutil.which(name) is None else name
 
 
 def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:

@@ -138,7 +138,7 @@ class Changes:
         if gain < LEAST_SPLIT_GAIN:
             return []
         self.split = best
-        return [Change(what=f"another split, --pages {pages_text(best)}", gain=gain, is_modelled=True)]
+        return [Change(what=f"another split, --pages {pages_text(best)}", gain=gain, is_modelled=True, is_free=True)]
 
     def _rate(self, surface: Surface, device: Mapping[str, int], host: Mapping[str, int] | None = None) -> float:
         """Under recency the larger tier has all that the smaller one has; what the device rejects hits nothing."""

@@ -12,6 +12,7 @@ from replay_rows import page_counts, row_of
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, Change, answers, leaves_room, overload
+from unified_tree.controllers.workbench.report.report import _program
 from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan
 from unified_tree.controllers.workbench.runs.row_result import RowResult
@@ -80,7 +81,10 @@ def test_a_replayed_size_stands_for_the_modelled_one() -> None:
 def test_what_brings_most_is_said_first_and_what_brings_nothing_not_at_all() -> None:
     first = small_report().rows[0]
     changes = [Change(what=what, gain=gain) for what, gain in (("a", 0.001), ("b", 0.02), ("c", 0.3))]
-    assert answers([first], (), changes)[2] == "More hits: 30.0 points by c; 2.0 points by b."
+    said = f"More hits than with {first.policy}, each alone: "
+    assert answers([first], (), changes)[2] == f"{said}30.0 points by c; 2.0 points by b."
+    changes.append(Change(what="d", gain=0.01, is_free=True))
+    assert answers([first], (), changes)[2] == f"{said}1.0 points by d; 30.0 points by c; 2.0 points by b.", "it costs nothing"
 
 
 def test_where_nothing_helps_it_says_what_was_new() -> None:
@@ -139,3 +143,16 @@ def test_the_model_of_more_memory_is_close_to_its_replay() -> None:
     assert len(steps) == changes.pass_count
     assert found["4 GiB on the device in place of 2"] == pytest.approx(twice.hit_rate - first.hit_rate, abs=0.05)
     assert any("host memory" in what for what in found)
+
+
+@pytest.mark.parametrize(("called", "is_installed", "shown"), [
+    ("./.venv/bin/unified-tree", False, "./.venv/bin/unified-tree"),
+    ("/usr/bin/unified-tree", True, "unified-tree"),
+    ("/usr/bin/pytest", False, "unified-tree"),
+])  # fmt: skip
+def test_the_report_names_the_command_so_that_it_can_be_called_again(
+    called: str, is_installed: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [called])
+    monkeypatch.setattr("shutil.which", lambda _: called if is_installed else None)
+    assert _program() == shown

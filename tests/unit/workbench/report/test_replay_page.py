@@ -81,6 +81,7 @@ def test_it_says_the_answers_and_the_figures_of_the_rows() -> None:
         assert row.policy in words
         assert PERCENT(row.hit_rate) in words
     assert SECTIONS[0].title in words
+    assert "\\" not in "".join(words), "a sign that cannot be printed is shown as its number"
 
 
 def test_its_colours_are_the_readers() -> None:
