@@ -92,7 +92,7 @@ class Sharing:
             return None
         shown = self._shown
         return SharingStats(
-            shown_pages=0 if shown is None else len(shown),
+            shown_pages=0 if shown is None else shown.page_count,
             common_pages=0 if shown is None else shown.common_count,
             common_tokens=self._common_tokens,
             common_hit_tokens=self._hit_tokens,

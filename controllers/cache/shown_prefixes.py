@@ -46,7 +46,8 @@ class ShownPrefixes:
         self._tenants: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
         self.common_count = 0
 
-    def __len__(self) -> int:
+    @property
+    def page_count(self) -> int:
         """How many pages are remembered."""
         return len(self._tenants)
 

@@ -153,13 +153,13 @@ def test_prompts_shown_longest_ago_are_forgotten_from_their_ends() -> None:
     one, other = shown.digests(bytes(range(64)), 16, b""), shown.digests(bytes(range(64, 128)), 16, b"")
     for tenant in (1, 2, 3):
         shown.note(one, tenant)
-    assert (shown.common_count, len(shown)) == (4, 4)
+    assert (shown.common_count, shown.page_count) == (4, 4)
     shown.note(other, 1)
-    assert (shown.common_pages(one, 4), shown.common_count, len(shown)) == (2, 2, 6)
+    assert (shown.common_pages(one, 4), shown.common_count, shown.page_count) == (2, 2, 6)
     long = shown.digests(bytes(16 * 50), 16, b"")
     for tenant in (1, 2):
         shown.note(long, tenant)
-    assert (shown.common_pages(long, 3), len(shown)) == (6, 6)
+    assert (shown.common_pages(long, 3), shown.page_count) == (6, 6)
 
 
 def test_the_table_has_no_prompt_and_differs_by_its_salt() -> None:
