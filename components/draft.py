@@ -12,7 +12,7 @@ from unified_tree.declare.page_format import PageFormat, Part, Shard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel:
-    """What a draft's layers of one reach cost on top of the model it drafts for.
+    """The layers of a draft that see as far as each other: their KV, and what they add to the cost of its model.
 
     Layers that attend to the whole prefix lie in the device pages of the model's own. Those of a window have pages of their
     own. A missing window is not rebuilt, because a draft's KV comes from the model's hidden states.
@@ -51,7 +51,7 @@ class DraftModel:
         )
 
     def attention_cost(self) -> AttentionCost:
-        """What its scores cost."""
+        """The cost of its scores."""
         limit = None if self.window_tokens is None else self.window_tokens + 1
         return AttentionCost(component=self.name, flops_per_entry=self.flops_per_entry, max_entries=limit)
 

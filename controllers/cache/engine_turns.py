@@ -92,7 +92,7 @@ class EngineTurns:
         return EngineTurn(turn, given)
 
     def inserting(self, turn: EngineTurn | None) -> None:
-        """The nodes that are made from now on are this request's; with None nobody's any more."""
+        """New nodes belong to this request from now on; with None to no request."""
         self._state.claimant = None if turn is None else turn.turn.session
 
     def published(self, turn: EngineTurn, at: Boundary) -> None:

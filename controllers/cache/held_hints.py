@@ -179,7 +179,7 @@ class HeldHints:
         return True
 
     def _in_tree(self, target: object) -> object:
-        """What a hint is about, as the tree has it."""
+        """The target of a hint, as the tree has it."""
         return target
 
     def _begins(self, hint: Hint, target: object, nodes: list[Node]) -> bool:

@@ -24,7 +24,10 @@ def tenants_of(given: Any) -> Tenants | None:
     if "named_by" in given:
         raise ConfigurationError("tenants: the engine's adapter says by what groups name its namespaces, not a file")
     groups = tuple(_group(group) for group in items(given.get("groups", ()), "tenants.groups", ConfigurationError))
-    return Tenants(**{**given, "groups": groups})
+    tenants = Tenants(**{**given, "groups": groups})
+    if any(group.shares or group.one_namespace for group in groups):
+        raise ConfigurationError("tenants: prefixes are shared by a PrefixCache alone, not inside an engine; leave sharing out")
+    return tenants
 
 
 def _group(given: Any) -> TenantGroup:

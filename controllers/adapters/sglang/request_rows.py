@@ -44,7 +44,7 @@ class RequestRows:
         events: tells of what is stored; None for nobody.
         tiers: the host tier; None without one.
         misses: books why prompts had to be computed; None for nobody.
-        sessions: of the requests; None if nobody asks for them.
+        sessions: of the requests; None if they are turned off.
     """
 
     def __init__(

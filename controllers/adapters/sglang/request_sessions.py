@@ -25,7 +25,7 @@ NOT_UNDERSTOOD: Final = "hints not understood"
 
 
 class RequestSessions:
-    """Goes on from one tree of a cache to the next. What was open ends with its tree.
+    """The sessions of a cache. They end with its tree; the object serves the next tree, too.
 
     Args:
         turns: of the first tree.
@@ -69,7 +69,7 @@ class RequestSessions:
         setattr(req, TURN, self.turns.begin(session, given, req.prefix_len, tokens))
 
     def _hints_of(self, req: Any) -> RequestHints | None:
-        """What the KV hints of a request say to this cache; None for nothing. Other caches' actions are theirs."""
+        """The KV hints of a request for this cache; None without any. Actions for other caches are passed over."""
         envelope: Any = req.kv_hints
         for action in () if envelope is None else envelope.actions:
             if action.action_type == FIELD and action.action_version == VERSION:
@@ -85,7 +85,7 @@ class RequestSessions:
         self._counters.count_drop(NOT_UNDERSTOOD)
 
     def inserting(self, req: Any) -> None:
-        """What is put into the tree from now on is a request's; with None nobody's any more."""
+        """New nodes belong to a request from now on; with None to no request."""
         turn: EngineTurn | None = None if req is None else getattr(req, TURN, None)
         self.turns.inserting(turn)
 

@@ -31,7 +31,7 @@ class SessionAnswers:
     _grid_tokens: int
 
     def _begin_sessions(self, tree: UnifiedTree, counters: CacheCounters) -> RequestSessions | None:
-        """The sessions of an empty tree; None if nobody asks for them."""
+        """The sessions of an empty tree; None if they are turned off."""
         if not (self.enable_session_radix_cache or self._infers):
             return None
         turns = EngineTurns(

@@ -56,7 +56,9 @@ def refuse_unsupported(vllm_config: Any, groups: Sequence[BlockGroup]) -> None:
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         wrong.append("context parallelism: it divides blocks among ranks")
     if speculative is not None and speculative.method not in DRAFTS_WITHOUT_MODEL:
-        wrong.append(f"speculative decoding by {speculative.method}: its drafts are in blocks after their step's saves")
+        wrong.append(
+            f"speculative decoding by {speculative.method}: its draft model writes into blocks after the saves of a step"
+        )
     if speculative is not None and any(group.coverage.is_exact for group in groups):
         wrong.append("speculative decoding with recurrent states, which are of drafted tokens, too")
     if vllm_config.kv_transfer_config.kv_role != "kv_both":

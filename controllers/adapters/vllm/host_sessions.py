@@ -56,7 +56,7 @@ class HostSessions:
         self._told: dict[str, int] = {}
 
     def begin(self, tracked: TrackedRequest, name: str | None, given: object) -> None:
-        """A request arrives; see `said_of`. What cannot be read is left out."""
+        """A request arrives; see `said_of`. Hints that cannot be read are left out."""
         sessions = self.turns.sessions
         try:
             tracked.hints = None if given is None else RequestHints.of(given)

@@ -136,6 +136,20 @@ def test_an_adapter_has_the_same_version_wherever_its_files_lie(tmp_path: Path) 
     assert LoraFiles().version(adapter(copy, number=7)) == versions[0], "in another process, under another id"
 
 
+def test_an_adapter_whose_files_go_while_they_are_read_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler goes on."""
+    path = save(tmp_path / "one", b"1")
+    (path / "adapter_model.safetensors").unlink()
+    (path / "adapter_model.safetensors").symlink_to(path / "gone.safetensors")
+    assert LoraFiles().version(adapter(path)) is not None, "a file that is not there is none"
+
+    def gone(*_: object) -> str:
+        raise FileNotFoundError("adapter_model.safetensors")
+
+    monkeypatch.setattr("unified_tree.controllers.adapters.vllm.lora_files.weights_version", gone)
+    assert LoraFiles().version(adapter(path)) is None
+
+
 def test_an_adapter_whose_files_are_elsewhere_has_none_that_a_store_could_use() -> None:
     assert LoraFiles().version(adapter("someone/adapter")) == ""
 

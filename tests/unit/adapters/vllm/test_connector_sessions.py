@@ -233,6 +233,8 @@ def test_what_a_request_of_vllm_says() -> None:
         ({"groups": [{"name": "a", "namespaces": ["a"], "floor": {"pages": 3}}]}, "pages must be a mapping"),
         ({"groups": [{"name": "a", "namespaces": ["a"], "cap": {"page": 3}}]}, "there is no setting 'page'"),
         ({"named_by": "x"}, "not a file"),
+        ({"groups": [{"name": "a", "namespaces": ["a", "b"], "one_namespace": True}]}, "not inside an engine"),
+        ({"share_after": 2, "groups": [{"name": n, "namespaces": [n], "shares": True} for n in "abc"]}, "not inside an engine"),
     ],
 )
 def test_tenants_that_do_not_fit_are_refused(given: object, says: str) -> None:
