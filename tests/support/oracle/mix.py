@@ -20,6 +20,7 @@ from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PageFormat
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 from unified_tree.declare.coverage import Path, Point
@@ -63,10 +64,13 @@ class Bench:
         tiers: behind the device.
         random: decides the scheduler's settings, and every token.
         settings: of the scheduler; None to draw them.
-        engine, runner: their classes.
+        engine: makes one.
+        runner: its class.
         composition: changes what the library makes of the model.
         sampler: picks tokens; None to draw them.
         draft: the configuration of a draft model whose state is kept, too.
+        of_rank: what one of several ranks keeps of the composition.
+        ranks: this rank's consensus with the others.
     """
 
     def __init__(
@@ -77,11 +81,13 @@ class Bench:
         random: Random,
         *,
         settings: EngineSettings | None = None,
-        engine: type[OracleEngine] = OracleEngine,
+        engine: Callable[..., OracleEngine] = OracleEngine,
         runner: type[ModelRunner] = ModelRunner,
         composition: Callable[[Composition], Composition] = lambda composition: composition,
         sampler: Sampler | None = None,
         draft: Family | None = None,
+        of_rank: Callable[[Composition], Composition] = lambda composition: composition,
+        ranks: Consensus | None = None,
     ) -> None:
         self.family = family
         self.precision = precision
@@ -91,6 +97,7 @@ class Bench:
         self.draft = None if draft is None else tiny_model(draft, precision, 77)
         models = {name: tiny_model(family, precision, seed) for seed, name in enumerate(NAMESPACES)}
         self._behind = tiers
+        self._of_rank, self._ranks = of_rank, ranks
         self._versions: dict[str, str] = {}
         self._hits: dict[str, int] = {}
         self.tiers, self.cache = self._started(models[""])
@@ -119,6 +126,7 @@ class Bench:
             {name: pool.page_count for name, pool in tiers.device.items() if name in owners},
             host=host,
             storage=storage,
+            ranks=self._ranks,
         )
         for namespace, version in self._versions.items():
             cache.invalidate(namespace, version)
@@ -142,7 +150,7 @@ class Bench:
     def _tiers(self, model: Any, tiers: Tiers) -> TensorTiers:
         counts = self._page_counts(tiers)
         return tensor_tiers(
-            self.composition.with_formats(self._formats(model)),
+            self._of_rank(self.composition.with_formats(self._formats(model))),
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
             device=torch.get_default_device(),
