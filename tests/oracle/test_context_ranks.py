@@ -25,8 +25,8 @@ LAYOUTS = {
     "GLM-4.7-Flash": Layout(ranks=4, interleave=2),
     "GPT-OSS": Layout(ranks=2, interleave=4),
     "DeepSeek-V3.2": Layout(ranks=2),
-    "Qwen3-Next": Layout(ranks=2, interleave=2),
-    "DeepSeek-V4": Layout(ranks=2, names=("c4", "c16")),
+    "Falcon-H1": Layout(ranks=2, interleave=2),
+    "DeepSeek-V4": Layout(ranks=2, names=("c4",)),
 }
 """Heads; latents; whole windows beside; whole index keys in the same pages; whole states beside; compressed entries."""
 
