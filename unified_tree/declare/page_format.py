@@ -97,9 +97,9 @@ WHOLE = Shard(0, 1)
 class ContextShard:
     """Which slots of every page a rank keeps, where context parallelism divides them.
 
-    Runs of `interleave` slots go to the ranks in turn: slot `s` of a page lies on rank `s // interleave % count`. So one page of
-    the tree is a page on each of the ranks, all under the same page id, and each holds its part of the slots. With
-    `interleave=1` token `i` lies on rank `i % count`, which is the default of decode context parallelism in vLLM and in SGLang.
+    Runs of `interleave` slots go to the ranks in turn: slot `s` of a page lies on rank `s // interleave % count`. So one page
+    of the tree is a page on each of the ranks, all under the same page id, and each holds its part of the slots. With
+    `interleave=1` token `i` lies on rank `i % count`: the default of decode context parallelism in vLLM and in SGLang.
 
     Raises ConfigurationError for an index outside `0..count - 1`, for an interleave of zero or below, and for one of a single
     rank, which keeps every slot in any case.

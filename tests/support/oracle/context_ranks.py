@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from threading import Barrier, Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -25,10 +25,12 @@ from oracle.oracle_engine import OracleEngine, WrongLogitsError
 from oracle.reference import Tally
 from oracle.tiny_model import SINGLE, Family
 from reference_engine import SequenceRows
+from reference_engine.engine import Sampler
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease
 from unified_tree.controllers.ranks import Consensus
 
+T = TypeVar("T")
 HAPPENS = {name: chance for name, chance in EVENTS.items() if name != "weights"}
 """New weights are drawn from a generator that all threads share."""
 
@@ -45,6 +47,13 @@ class Layout:
         """What a rank keeps."""
         served = replace(composition, tensor_parallel=self.ranks, rank=rank)
         return served.with_context_parallel(self.ranks, interleave=self.interleave, names=self.names)
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A life that came to its end."""
+
+    result: T
 
 
 class Exchange:
@@ -132,19 +141,25 @@ class RankEngine(OracleEngine):
         return RankRows(self._exchange, lease, self.pools, self.cache.layout)
 
 
+def serve_a_mix(bench: Bench) -> Tally:
+    """A random mix of requests."""
+    return serve_mix(bench, 12, HAPPENS)
+
+
 def serve_on_ranks(
     family: Family,
     layout: Layout,
     tiers: Tiers,
     seed: int,
-    serve: Callable[[Bench], Tally] = lambda bench: serve_mix(bench, 12, HAPPENS),
+    serve: Callable[[Bench], T],
     *,
     draft: Family | None = None,
-) -> list[Tally]:
-    """The life of a server of several ranks. Raises what a rank raised, a wrong logit first of all."""
+    sampler: Sampler | None = None,
+) -> list[T]:
+    """The life of a server of several ranks: what was served, by rank. Raises what a rank raised, a wrong logit first."""
     exchange, making = Exchange(layout.ranks), Lock()
 
-    def one(consensus: Consensus, rank: int) -> Tally | Exception:
+    def one(consensus: Consensus, rank: int) -> Done[T] | Exception:
         bench: Bench | None = None
         try:
             with making:  # models are drawn from a generator that all threads share
@@ -157,8 +172,9 @@ def serve_on_ranks(
                     of_rank=partial(layout.of, rank),
                     ranks=consensus,
                     draft=draft,
+                    sampler=sampler,
                 )
-            return serve(bench)
+            return Done(serve(bench))
         except Exception as error:
             exchange.abort()
             with suppress(Exception):
@@ -170,4 +186,4 @@ def serve_on_ranks(
     errors = sorted((each for each in served if isinstance(each, Exception)), key=lambda e: not isinstance(e, WrongLogitsError))
     if errors:
         raise errors[0]
-    return [each for each in served if isinstance(each, Tally)]
+    return [each.result for each in served if isinstance(each, Done)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -19,6 +19,7 @@ from reference_engine.engine import Sampler
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
@@ -30,7 +31,7 @@ NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
 """Models this small are computed faster than they are loaded."""
 EVENTS = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06}
-"""How often what happens to a server, a step. `restart` is not among them; it wants a store."""
+"""How often what happens to a server, a step. Besides there are `restart`, which wants a store, and `lose`, of a draft."""
 EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0)
 
 
@@ -200,6 +201,17 @@ class Bench:
             if count:
                 self.cache.device.free_evicted(self.cache.tree.evict({name: count}))
 
+    def lose_drafts(self) -> None:
+        """Evict what is optional, and nothing else: on host, and on device what has pages of its own there."""
+        for c in self.composition.components:
+            for tier, pages in self._pages_by_tier().items():
+                if not c.required and (tier is Tier.HOST or c.shares is None):
+                    pages.free_evicted(self.cache.tree.evict({c.name: self.cache.tree.pool(c.name, tier).used_pages}, tier))
+
+    def _pages_by_tier(self) -> dict[Tier, TierPages]:
+        controller = self.cache.controller
+        return {Tier.DEVICE: self.cache.device} | ({} if controller is None else {Tier.HOST: controller.host})
+
     def close(self) -> Tally:
         """End it; every page must be back. Returns what was compared."""
         self._end()
@@ -254,8 +266,14 @@ class Prompts:
         return prompt
 
 
-def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = None) -> Tally:
-    """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
+def serve_mix(
+    bench: Bench,
+    requests: int,
+    events: Mapping[str, float] | None = None,
+    namespaces: Sequence[str] = ("", "", NAMESPACES[1]),
+) -> Tally:
+    """Serve random requests in some namespaces; a step in so many something happens (see `EVENTS`). Returns what was
+    compared."""
     random = bench.random
     prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
     chances = EVENTS if events is None else events
@@ -271,7 +289,7 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 request = Request(
                     prompt=prompt,
                     new_tokens=random.choice((1, 2, 5, 12)),
-                    namespace=random.choice(("", "", NAMESPACES[1])),
+                    namespace=random.choice(namespaces),
                     checkpoints=points,
                     save_output=random.random() < 0.8,
                 )
@@ -287,6 +305,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 bench.change_weights(random.choice(NAMESPACES))
             if random.random() < chances.get("evict", 0):
                 bench.evict(*random.choice((ends, ends, [])))
+            if "lose" in chances and random.random() < chances["lose"]:
+                bench.lose_drafts()
             if random.random() < chances.get("drain", 0):
                 cache.drain()
             if random.random() < chances.get("flush", 0):

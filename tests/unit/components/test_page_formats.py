@@ -136,7 +136,7 @@ def test_heads_are_divided_first() -> None:
 
 
 def test_ranks_that_are_no_neighbours_write_more_rather_than_less() -> None:
-    """The n-th two of eight ranks keep the n-th part, as with prefill context parallelism outside of the tensor-parallel ranks."""
+    """The n-th two of eight ranks keep the n-th part, as where context parallelism lies outside of tensor parallelism."""
     for rank in range(8):
         model = composition_for("deepseek-v3.2", page_size=64, tensor_parallel=8, rank=rank)
         kept = formats(model)["full"].divided(ContextShard(rank // 2, 4))

@@ -84,7 +84,9 @@ def test_each_slot_of_a_page_lies_on_one_context_parallel_rank(ranks: int, inter
         assert list(of_rank) == sorted(of_rank)
 
 
-@pytest.mark.parametrize("wrong", [(0, 0), (2, 2), (-1, 2), (True, 2), (0, 2.0), (0, 2, 0), (0, 2, -1), (0, 2, True), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "wrong", [(0, 0), (2, 2), (-1, 2), (True, 2), (0, 2.0), (0, 2, 0), (0, 2, -1), (0, 2, True), (0, 1, 2)]
+)
 def test_absurd_context_shards(wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         ContextShard(*wrong)
