@@ -135,7 +135,8 @@ class PageTables:
 
     def lacking(self, length_tokens: int) -> list[str]:
         """The optional paths and windows that are not whole in the pages of a boundary. Cost: O(optional components)."""
-        last, lacking = length_tokens // self._layout.page_size, []
+        last = length_tokens // self._layout.page_size
+        lacking: list[str] = []
         for component in self._layout.optional:
             if not component.coverage.is_exact:
                 first = component.coverage.first_page(length_tokens, self._layout.page_size)
