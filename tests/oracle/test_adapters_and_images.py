@@ -90,7 +90,7 @@ class Seeing(torch.nn.Module):
         config = LlavaConfig(vision_config=eyes, text_config=LlamaConfig(**fields), image_token_index=VOCABULARY - 1)
         config._attn_implementation = "eager"
         torch.manual_seed(seed)
-        self.model = LlavaForConditionalGeneration(config)
+        self.model: Any = LlavaForConditionalGeneration(config)
         draw_weights(self.model)
         self.model.eval()
         self.config = self.model.config.get_text_config()

@@ -21,6 +21,7 @@ from reference_engine import Request
 from reference_engine.engine import greedy
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.inserts.inserting import Insertion
 
@@ -126,9 +127,9 @@ def test_a_draft_that_one_rank_did_not_store_shortens_no_hit(ranks: int, tmp_pat
     assert len(outputs) == 1
 
 
-def _holes_read(patch: Any) -> None:
-    """A draft is run where the cache says that its state is missing."""
-    patch.setattr(ComparedDraft, "_has_state", lambda *_: True)
+def _holes_untold(patch: Any) -> None:
+    """A lease does not tell which of its pages lack the draft."""
+    patch.setattr(PageTables, "_note_missing", lambda *_: None)
 
 
 def _not_drafted_published(patch: Any) -> None:
@@ -156,7 +157,7 @@ def _pages_swapped_for_less(patch: Any) -> None:
     patch.setattr(Insertion, "_carries_more", lambda *_: True)
 
 
-@pytest.mark.parametrize("plant", [_holes_read, _not_drafted_published, _loads_of_a_neighbour, _pages_swapped_for_less])
+@pytest.mark.parametrize("plant", [_holes_untold, _not_drafted_published, _loads_of_a_neighbour, _pages_swapped_for_less])
 def test_a_defect_of_the_drafts_state_is_seen(plant: Callable[[Any], None], monkeypatch: Any) -> None:
     plant(monkeypatch)
 
