@@ -90,7 +90,8 @@ class Seeing(torch.nn.Module):
         config = LlavaConfig(vision_config=eyes, text_config=LlamaConfig(**fields), image_token_index=VOCABULARY - 1)
         config._attn_implementation = "eager"
         torch.manual_seed(seed)
-        self.model: Any = LlavaForConditionalGeneration(config)
+        make: Any = LlavaForConditionalGeneration
+        self.model = make(config)
         draw_weights(self.model)
         self.model.eval()
         self.config = self.model.config.get_text_config()
