@@ -112,7 +112,7 @@ class Locks(LockKeeper):
             self.open[receipt.serial] = receipt
             if node is not None:
                 self._name(receipt, node)
-                self._lock_all(receipt, node, tier, wanted)
+                self._lock_all(receipt, node, tier, wanted, node.end)
             return receipt
         except BaseException:
             self._drop(receipt)
@@ -126,15 +126,16 @@ class Locks(LockKeeper):
         self.mend()
 
     def issue_for_effect(self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
-        """As `issue`, for what both tiers have: on device of all components, on host of those wanted."""
+        """As `issue`, for what both tiers have: on device of all components, on host of those wanted. `node` may go on behind
+        the boundary; then all of it is locked, and the window that the boundary needs above it."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, DEVICE)
         try:
             self.open[receipt.serial] = receipt
             if node is not None:
                 self._name(receipt, node)
-                self._lock_all(receipt, node, HOST, wanted)
-                self._lock_all(receipt, node, DEVICE, None)
+                self._lock_all(receipt, node, HOST, wanted, boundary.length)
+                self._lock_all(receipt, node, DEVICE, None, boundary.length)
             return receipt
         except BaseException:
             self._drop(receipt)
@@ -175,7 +176,7 @@ class Locks(LockKeeper):
             receipt.values = []
             if node is not None:
                 self._name(receipt, node)
-                self._lock_all(receipt, node, receipt.tier, wanted)
+                self._lock_all(receipt, node, receipt.tier, wanted, node.end)
             for value in before:
                 self._unlock_path(value)
             if held:
@@ -269,7 +270,7 @@ class Locks(LockKeeper):
     def _stale(self, boundary: Boundary, tier: Tier) -> StaleBoundaryError:
         return StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
 
-    def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None) -> None:
+    def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None, length: int) -> None:
         state = self._state
         for i in state.layout.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
             at: Node | None = node
@@ -286,7 +287,7 @@ class Locks(LockKeeper):
                 self._lock_value(receipt, value)
         for i, window in state.layout.owned_windows_on(tier):
             if wanted is None or i in wanted:
-                for value in window_values(node, window.start(node.end), i, tier):
+                for value in window_values(node, window.start(length), i, tier):
                     self._lock_value(receipt, value)
 
     def _lock_path(self, deepest: Value) -> None:
