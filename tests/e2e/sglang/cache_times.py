@@ -4,16 +4,57 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
-def table(runs: list[tuple[str, str, int]], work: Path) -> str:
-    """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared.
+@dataclass(slots=True)
+class Times:
+    """The totals of an engine's mixes.
 
-    The clock's own share of each call, which a method that does nothing shows, is subtracted.
-
-    The steps are batches of prefill and decode; their rate is also given for each mix, in the order of the mixes.
+    Attributes:
+        spent: seconds by method, without the clock's own share, which a method that does nothing shows.
+        calls: by method.
+        wall: seconds.
+        rates: steps a second of each mix. The steps are batches of prefill and decode.
     """
+
+    spent: dict[str, float] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    wall: float = 0.0
+    steps: int = 0
+    decode_steps: int = 0
+    decode_rows: int = 0
+    rates: list[float] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Times:
+        """The totals in a file."""
+        times, seconds = cls(), Counter[str]()
+        for line in path.read_text().splitlines():
+            found = json.loads(line)
+            times.wall += found["seconds"]
+            steps = sum(count for count, _, _ in found["batches"].values())
+            times.steps += steps
+            times.rates.append(steps / found["seconds"])
+            for name, (count, spent) in found["methods"].items():
+                times.calls[name] += count
+                seconds[name] += spent
+            count, _, rows = found["batches"].get("decode", (0, 0.0, 0))
+            times.decode_steps += count
+            times.decode_rows += rows
+        clock = seconds.pop("nothing") / times.calls["nothing"]
+        times.spent = {name: max(0.0, spent - times.calls[name] * clock) for name, spent in seconds.items()}
+        return times
+
+    @property
+    def total(self) -> float:
+        """Seconds in the cache."""
+        return sum(self.spent.values())
+
+
+def table(runs: list[tuple[str, str, int]], work: Path) -> str:
+    """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared."""
     lines = [
         "case, cache: cache us a request | cache us a step | steps/s (of each mix) | requests a decode step | cache's share"
     ]
@@ -24,31 +65,12 @@ def table(runs: list[tuple[str, str, int]], work: Path) -> str:
         path = work / f"{case}.{cache}.timing.jsonl"
         if not path.exists() or not requests:
             continue
-        seconds: Counter[str] = Counter()
-        calls: Counter[str] = Counter()
-        batches: Counter[str] = Counter()
-        wall = 0.0
-        rates: list[str] = []
-        for line in path.read_text().splitlines():
-            found = json.loads(line)
-            wall += found["seconds"]
-            rates.append(f"{sum(count for count, _, _ in found['batches'].values()) / found['seconds']:.1f}")
-            for name, (count, spent) in found["methods"].items():
-                calls[name] += count
-                seconds[name] += spent
-            for kind, (count, spent, rows) in found["batches"].items():
-                batches[f"{kind} count"] += count
-                batches[f"{kind} seconds"] += spent
-                batches[f"{kind} rows"] += rows
-        clock = seconds.pop("nothing") / calls["nothing"]
-        spent_in = {name: max(0.0, spent - calls[name] * clock) for name, spent in seconds.items()}
-        total = sum(spent_in.values())
-        steps = batches["decode count"] + batches["prefill count"]
+        times = Times.read(path)
         lines.append(
-            f"{case}, {cache}: {1e6 * total / requests:.0f} | {1e6 * total / max(1, steps):.0f} | "
-            f"{steps / wall:.1f} ({', '.join(rates)}) | "
-            f"{batches['decode rows'] / max(1, batches['decode count']):.1f} | {total / wall:.1%}"
+            f"{case}, {cache}: {1e6 * times.total / requests:.0f} | {1e6 * times.total / max(1, times.steps):.0f} | "
+            f"{times.steps / times.wall:.1f} ({', '.join(f'{rate:.1f}' for rate in times.rates)}) | "
+            f"{times.decode_rows / max(1, times.decode_steps):.1f} | {times.total / times.wall:.1%}"
         )
-        for name, spent in sorted(spent_in.items(), key=lambda item: -item[1])[:8]:
-            lines.append(f"    {name}: {calls[name]:,} calls, {1e6 * spent / calls[name]:.1f} us a call")
+        for name, spent in sorted(times.spent.items(), key=lambda item: -item[1])[:8]:
+            lines.append(f"    {name}: {times.calls[name]:,} calls, {1e6 * spent / times.calls[name]:.1f} us a call")
     return "\n".join(lines)

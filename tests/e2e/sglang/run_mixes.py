@@ -27,6 +27,8 @@ from imported_engine import ImportedEngine
 
 HERE = Path(__file__).parent
 REQUESTS_A_MIX = 40
+NEAR_TIE = 1e-3
+"""Log probability between the two likeliest tokens, below which another order of arithmetic may choose the other."""
 CHECKS = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "2",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
@@ -62,6 +64,7 @@ class Run:
     mixes: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     equal: int | None = None
+    ties: int = 0
 
     @property
     def requests(self) -> list[dict[str, Any]]:
@@ -70,9 +73,16 @@ class Run:
 
 
 def served(
-    case: Case, cache: Cache, turn: int, seeds: list[int], work: Path, options: argparse.Namespace, imported: ImportedEngine
+    case: Case,
+    cache: Cache,
+    turn: int,
+    seeds: list[int],
+    work: Path,
+    options: argparse.Namespace,
+    imported: ImportedEngine,
+    more: dict[str, object] | None = None,
 ) -> Run:
-    """Start an engine with a cache, serve the mixes, read what they gave."""
+    """Start an engine with a cache, serve the mixes, read what they gave; `more` is for the spec."""
     name = f"{case.name}.{cache.name}"
     spec = work / f"{name}.spec.json"
     result = work / f"{name}.json"
@@ -94,7 +104,7 @@ def served(
         mix.pop("sessions", None)  # other caches are given the whole prompts
     mix["session_ids"] = bool(cache.engine.get("enable_session_radix_cache"))
     contents = {"engine": engine, "mix": mix, "seeds": seeds, "empties": not cache.keeps_files, "result": str(result)}
-    spec.write_text(json.dumps(contents))
+    spec.write_text(json.dumps({**contents, **(more or {})}))
     environment = {
         **imported.environment,
         **({} if options.timing else CHECKS),
@@ -154,7 +164,9 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
         for got, wanted in zip(mine["requests"], theirs["requests"], strict=False):
             where = f"mix {mine['seed']}, request {got['number']}"
             length = len(wanted["output"]) if got["abort"] == "no" else min(len(got["output"]), len(wanted["output"]))
-            if got["prompt_tokens"] != wanted["prompt_tokens"] or got["output"][:length] != wanted["output"][:length]:
+            if got["prompt_tokens"] == wanted["prompt_tokens"] and is_tie(got["output"][:length], wanted):
+                run.ties += 1
+            elif got["prompt_tokens"] != wanted["prompt_tokens"] or got["output"][:length] != wanted["output"][:length]:
                 run.trouble.append(f"{where}: {got['output']} instead of {wanted['output']}")
             elif got["abort"] == "no" and got["finish"] != "length":
                 run.trouble.append(f"{where}: ended by {got['finish']}")
@@ -169,6 +181,13 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
             if mine_hits < their_hits:
                 run.trouble.append(f"mix {mine['seed']}: {mine_hits} cached tokens, {their_hits} with SGLang's cache")
     run.equal = equal
+
+
+def is_tie(output: list[int], wanted: dict[str, Any]) -> bool:
+    """Whether an output differs from the wanted one, and first where that engine was as good as undecided."""
+    pairs = enumerate(zip(output, wanted["output"], strict=False))
+    at = next((i for i, (token, other) in pairs if token != other), None)
+    return at is not None and at < len(wanted["margins"]) and wanted["margins"][at] < NEAR_TIE
 
 
 def table(runs: list[Run]) -> str:

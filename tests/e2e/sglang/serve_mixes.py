@@ -1,17 +1,25 @@
 """Serves random mixes by one SGLang engine: `python serve_mixes.py SPEC.json`, run by the engine's python.
 
-The spec names the model, the engine's settings, the seeds and the result's path. Each wave reaches the scheduler as a whole, so
-that a run depends on its seed alone, aborts of running requests aside. Every other mix has aborts. The cache is emptied between
-two mixes, unless it has a store, which that would close. The models have no end token, so each answer has the length asked for;
-`ignore_eos` is not set, as SGLang then expects full length and never takes a running request back.
+The spec names the model, the engine's settings, the seeds and the result's path. Each wave reaches the scheduler as a whole,
+so that a run depends on its seed alone, aborts of running requests aside. Every other mix has aborts. The cache is emptied
+between two mixes, unless it has a store, which that would close. The models have no end token, so each answer has the length
+asked for; `ignore_eos` is not set, as SGLang then expects full length and never takes a running request back.
+
+Where arithmetic depends on the batch, two engines may choose differently between two tokens that are as good as equally
+likely. So a spec may ask for the `margins` of the chosen tokens, and name the result of another engine as `answers`:
+conversations go on with these, and one such choice leaves the later requests alike. A spec with a `turn_file` serves while it
+holds that file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +31,20 @@ from sessions import NamedSessions, Sessions
 class Client:
     """One engine, asked in process; its scheduler runs in a child process."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, *, wants_margins: bool = False) -> None:
         self._engine = engine
         self._manager = engine.tokenizer_manager
         self._sent = 0
+        self._asks_more = {"return_logprob": True, "top_logprobs_num": 2} if wants_margins else {}
 
-    async def mix(self, seed: int, settings: MixSettings, *, is_apart: bool) -> dict[str, object]:
-        """What one mix gave, request by request. One that runs apart shares no prefix with the mixes before it."""
+    async def mix(
+        self, seed: int, settings: MixSettings, *, is_apart: bool, known: dict[int, list[int]] | None = None
+    ) -> dict[str, object]:
+        """What one mix gave, request by request. One that runs apart shares no prefix with the mixes before it.
+
+        Args:
+            known: answers by request, with which conversations go on instead of those of this engine.
+        """
         mix = Mix(seed, settings)
         kind = Sessions if settings.sessions else NamedSessions if settings.session_ids else None
         sessions = None if kind is None else kind(self._manager, f"{seed}/")
@@ -40,7 +55,7 @@ class Client:
             answers = await self._wave(wave, f"{seed}/" if is_apart else "", sessions, lengths)
             for request, answer in zip(wave, answers, strict=True):
                 lengths[request.number] = len(request.prompt) + len(answer["output_ids"])
-                mix.answered(request, answer["output_ids"])
+                mix.answered(request, (known or {}).get(request.number, answer["output_ids"]))
                 rows.append(_row(request, answer))
         if sessions is not None:
             await sessions.close_some(1.0)
@@ -84,6 +99,7 @@ class Client:
 
         asked = GenerateReqInput(
             **given,
+            **self._asks_more,
             sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens},
             rid=name,
             extra_key=apart + (request.namespace[0] or "") or None,
@@ -114,7 +130,27 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
         "abort": request.abort,
         "finish": (told.get("finish_reason") or {}).get("type"),
         "output": answer["output_ids"],
+        "margins": [best[0] - second[0] for best, second in told.get("output_top_logprobs") or ()],
     }
+
+
+@contextmanager
+def turn(path: str | None) -> Iterator[None]:
+    """Hold a file that several engines name, so that one of them serves at a time."""
+    if path is None:
+        yield
+        return
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def answers(path: str | None) -> dict[int, dict[int, list[int]]]:
+    """The answers in the result of another engine, by seed and request."""
+    if path is None:
+        return {}
+    mixes = json.loads(Path(path).read_text())["mixes"]
+    return {mix["seed"]: {row["number"]: row["output"] for row in mix["requests"]} for mix in mixes}
 
 
 def serve(path: Path) -> None:
@@ -123,7 +159,8 @@ def serve(path: Path) -> None:
 
     spec = json.loads(path.read_text())
     engine = sglang.Engine(**spec["engine"])
-    client = Client(engine)
+    client = Client(engine, wants_margins=spec.get("margins", False))
+    known = answers(spec.get("answers"))
     settings = MixSettings(**spec["mix"])
 
     async def mixes_of_all() -> list[dict[str, object]]:
@@ -132,14 +169,15 @@ def serve(path: Path) -> None:
             own = replace(settings, aborts=settings.aborts and seed % 2 == 1)
             if spec["empties"]:
                 await client.empty()
-            mixes.append(await client.mix(seed, own, is_apart=not spec["empties"]))
+            mixes.append(await client.mix(seed, own, is_apart=not spec["empties"], known=known.get(seed)))
             done = mixes[-1]
             print(f"seed {seed}: {len(done['requests'])} requests in {done['seconds']:.1f} s", flush=True)  # type: ignore[arg-type]
         await client.empty()
         return mixes
 
     try:
-        mixes = engine.loop.run_until_complete(mixes_of_all())
+        with turn(spec.get("turn_file")):
+            mixes = engine.loop.run_until_complete(mixes_of_all())
         Path(spec["result"]).write_text(json.dumps({"mix": asdict(settings), "mixes": mixes}))
     finally:
         engine.shutdown()

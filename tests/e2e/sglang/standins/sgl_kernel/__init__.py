@@ -1,7 +1,7 @@
 """An import stand-in: sgl-kernel is published for CUDA only, and SGLang imports it on a CPU too.
 
-The operators that Qwen3-Next calls on a CPU are in `mamba`, those of EAGLE in `speculative`, copies between a GPU and host memory
-in `kvcacheio`; every other name, of any submodule, can be imported, and raises when it is called.
+The operators that Qwen3-Next calls on a CPU are in `mamba`, those of EAGLE in `speculative`, copies between a GPU and host
+memory in `kvcacheio`; every other name, of any submodule, can be imported, and raises when it is called.
 """
 
 from __future__ import annotations

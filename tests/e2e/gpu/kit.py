@@ -1,0 +1,83 @@
+"""SGLang's scheduler with this cache on a GPU, in one command: `python3 tests/e2e/gpu/kit.py --kit .gpu-kit --out FOLDER`.
+
+`pack.py` makes the kit. Four parts, each written as it ends to `gpu.json` and `gpu.md` in the folder:
+
+- outputs: random mixes of four tiny models with no cache, SGLang's cache, this one, and this one with a host tier, with and
+  without overlap scheduling and CUDA graphs. Every output must be that of no cache, or differ first where that engine was
+  undecided.
+- faults: loads and passes that are slow by intent change nothing; without the gates that make one wait for the other, outputs
+  do.
+- speed: time in the cache and steps a second with 64 and 256 requests running, beside SGLang's cache and HiCache.
+- loads: how long a prompt takes that is computed, and the same one from the host tier.
+
+`--device cpu` runs all of it on a CPU, without graphs. `--rehearse` runs SGLang's branches for CUDA there (see `rehearsal`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ENGINES = HERE.parent / "sglang"
+PARTS = ("outputs", "faults", "speed", "loads")
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="where results are written")
+    parser.add_argument("--kit", type=Path, help="the folder that pack.py made; without it SGLang is installed")
+    parser.add_argument("--source", type=Path, help="a checkout of unified_tree that engines import, where no kit brings it")
+    parser.add_argument("--site", type=Path, default=Path("/tmp/unified-tree-gpu-site"), help="where the kit is unpacked")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--rehearse", action="store_true", help="a CPU passes for a GPU")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no engine starts later, and none runs longer")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--cases", default="", help="of the part outputs, only those whose name begins so")
+    parser.add_argument("--caches", default="none,builtin,ours,ours+host", help="of the part outputs")
+    parser.add_argument("--mixes", type=int, default=2, help="of each case; a mix has some 40 requests")
+    parser.add_argument("--crowds", default="64,256", help="requests running, in the part speed")
+    parser.add_argument("--lengths", default="2048,8192", help="of prompts, in the part loads")
+    parser.add_argument("--workers", type=int, default=14, help="engines at once, where nothing is timed")
+    return parser.parse_args(arguments)
+
+
+def unpack(kit: Path, site: Path) -> list[str]:
+    """Unpack wheels and SGLang's sources; returns what belongs on the path."""
+    import tarfile
+    import zipfile
+
+    site.mkdir(parents=True, exist_ok=True)
+    for wheel in sorted(kit.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    for sources in sorted(kit.glob("*.tar.xz")):
+        with tarfile.open(sources) as archive:
+            archive.extractall(site, filter="data")
+    return [str(site)]
+
+
+def main() -> int:
+    """Run the parts; status 1 if an output differs, a fault is not seen, or an engine fails."""
+    options = options_of()
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    path = [str(ENGINES), *([] if options.kit is None else unpack(options.kit, options.site))]
+    sys.path[:0] = path
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).strip(os.pathsep)
+    from parts import Bench
+
+    bench = Bench(options, begun)
+    try:
+        return bench.run([part for part in PARTS if part in options.parts.split(",")])
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

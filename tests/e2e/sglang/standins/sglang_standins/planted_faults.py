@@ -1,0 +1,65 @@
+"""Faults of the gates between copies and passes, which a comparison of outputs has to show.
+
+SGLANG_PLANTED_FAULT names one. With *slow loads* the copies from host come late, with *late passes* what a pass computes
+does; with *no gate* the layers of a model do not wait for their pages, with *no fence* copies to host do not wait for passes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+VARIABLE = "SGLANG_PLANTED_FAULT"
+DELAY_S = 0.05
+CYCLES = 100_000_000
+"""Of a GPU's clock, some 0.05 s."""
+
+
+def register() -> None:
+    """Plant it; SGLang calls this in each of its processes."""
+    planted = os.environ.get(VARIABLE, "")
+    if not planted:
+        return
+    from unified_tree.controllers.adapters.sglang import engine_mover, layer_gate
+
+    mover: Any = engine_mover.EngineMover
+    gate: Any = layer_gate.LayerGate
+    if "slow loads" in planted:
+        mover.load_layers = _after(pause, mover.load_layers)
+    if "no gate" in planted:
+        gate.wait_until = lambda *_: None
+    if "late passes" in planted:
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        HookRegistry.register("sglang.srt.model_executor.model_runner.ModelRunner.forward", _late, HookType.AROUND)
+    if "no fence" in planted:
+        from unified_tree.controllers.transfer_engines import cuda_lane
+
+        lane: Any = cuda_lane.CudaLane
+        lane.follow = lambda *_: None
+
+
+def pause() -> None:
+    """Let some time pass, on the current stream of a GPU or in this thread."""
+    import torch
+
+    if torch.cuda.is_available():
+        sleep: Any = torch.cuda._sleep
+        sleep(CYCLES)
+    else:
+        time.sleep(DELAY_S)
+
+
+def _after(before: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return call(*args, **kwargs)
+
+    return called
+
+
+def _late(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    pause()
+    return run(*args, **kwargs)
