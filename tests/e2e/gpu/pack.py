@@ -39,31 +39,52 @@ WHEELS = (
     "dill",
     "watchfiles",
     "compressed-tensors==0.18.0",
+    "loguru",
     "gguf",
     "openai",
+    "httpx2",
+    "httpcore2",
+    "truststore",
     "jiter",
     "distro",
     "sniffio",
+    "opentelemetry-api",
+    "soundfile",
+    "cffi",
+    "zstandard",
+    "torchao",
     "openai-harmony==0.0.4",
     "llguidance",
     "xgrammar==0.2.7",
     "apache-tvm-ffi",
     "ipython",
-    "jsonschema",
-    "referencing",
-    "rpds-py",
-    "jsonschema-specifications",
+    "ipython-pygments-lexers",
+    "traitlets",
+    "decorator",
+    "matplotlib-inline",
+    "prompt-toolkit",
+    "wcwidth",
+    "jedi",
+    "parso",
+    "pexpect",
+    "ptyprocess",
+    "stack-data",
+    "executing",
+    "asttokens",
+    "pure-eval",
 )
-LEFT_OUT = ("sglang/multimodal_gen/", "sglang/test/", "sglang/kernels/jit/csrc/", "sglang/srt/rust_extensions/")
+LEFT_OUT = ("sglang/multimodal_gen/", "sglang/test/", "sglang/srt/rust_extensions/")
+WHOLE = "sglang/kernels/jit/"
+"""SGLang asks at its import whether these sources are there."""
 KEPT = (".py", ".json", ".jinja", "METADATA", "entry_points.txt", "WHEEL", "mem_cache.cpython-312-x86_64-linux-gnu.so")
 LARGEST_BYTES = 64 << 20
 
 
 def packed(wheel: Path, target: Path) -> None:
     """Write the part of a wheel of SGLang that is used, as a compressed archive."""
-    with zipfile.ZipFile(wheel) as archive, tarfile.open(target, "w:xz", preset=6) as out:
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(target, "w:xz", preset=1) as out:
         for name in sorted(archive.namelist()):
-            if not name.startswith(LEFT_OUT) and name.endswith(KEPT):
+            if name.startswith(WHOLE) or (not name.startswith(LEFT_OUT) and name.endswith(KEPT)):
                 data = archive.read(name)
                 member = tarfile.TarInfo(name)
                 member.size = len(data)

@@ -58,14 +58,15 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "full_attention_interval": 4,
         },
     ),
-    "deepseek": (  # multi-head latent attention with dense MLPs; SGLang's MLA has YaRN alone on a CPU
+    # Multi-head latent attention with dense MLPs; SGLang's MLA has YaRN alone on a CPU, and its Triton kernel these widths.
+    "deepseek": (
         "DeepseekV3Config",
         {
             **COMMON,
             "num_key_value_heads": 4,
             "q_lora_rank": 32,
-            "kv_lora_rank": 32,
-            "qk_rope_head_dim": 16,
+            "kv_lora_rank": 256,
+            "qk_rope_head_dim": 32,
             "qk_nope_head_dim": 16,
             "v_head_dim": 16,
             "n_routed_experts": 4,

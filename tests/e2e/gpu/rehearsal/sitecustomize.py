@@ -132,6 +132,8 @@ def mend_interpreter() -> None:
     that wait for others, which it does not know."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     language: Any = importlib.import_module("triton.language")
+    for name in ("exp", "exp2", "log", "log2"):  # modules give them other names when they are imported, which it does not see
+        setattr(language, name, lambda *args, _name=name, **kwargs: getattr(language.math, _name)(*args, **kwargs))
     for name in ("gdc_wait", "gdc_launch_dependents"):
         setattr(language.extra.cuda, name, lambda *_, **__: None)
     patch = interpreter._patch_lang_tensor

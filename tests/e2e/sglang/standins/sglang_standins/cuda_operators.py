@@ -24,6 +24,7 @@ def register() -> None:
     hooks = {
         "sglang.srt.layers.dual_gemm.DualGemm._select_mode": lambda *_: None,
         "sglang.kernels.ops.kvcache.kvcache.can_use_store_cache": lambda *_, **__: False,
+        "sglang.kernels.ops.kvcache.set_mla_kv_buffer.can_use_set_mla_kv_buffer": lambda *_, **__: False,
         "sglang.srt.layers.attention.linear.kernels.gdn_triton.TritonGDNKernel.extend": extended,
     }
     for name, call in hooks.items():
