@@ -40,12 +40,6 @@ class RefusedFlag:
 OWN_TREE = "it is a part of SGLang's own tree"
 NEVER_RUN = "it was never run with this cache"
 REFUSED_FLAGS = (
-    RefusedFlag(
-        "--disaggregation-mode",
-        "disaggregation_mode",
-        ("prefill", "decode"),
-        "prefill and decode on servers of their own were never run with this cache",
-    ),
     RefusedFlag("--enable-pd-role-switch", "enable_pd_role_switch", (True,), NEVER_RUN),
     RefusedFlag("--decoupled-spec-role", "decoupled_spec_role", ("verifier", "drafter"), NEVER_RUN),
     RefusedFlag("--enable-pdmux", "enable_pdmux", (True,), NEVER_RUN),
@@ -111,9 +105,35 @@ REFUSED_FLAGS = (
 start with a message that does not name this cache."""
 
 
+NOT_SO = "it was never run with this cache and --disaggregation-mode"
+DISAGGREGATED = (
+    RefusedFlag("--enable-hierarchical-cache", "enable_hierarchical_cache", (True,), NOT_SO),
+    RefusedFlag("--enable-session-radix-cache", "enable_session_radix_cache", (True,), NOT_SO),
+    RefusedFlag("--enable-lora", "enable_lora", (True,), NOT_SO),
+    RefusedFlag("--speculative-algorithm", "speculative_algorithm", None, NOT_SO),
+    RefusedFlag("--tp-size", "tp_size", None, NOT_SO, 1),
+    RefusedFlag("--pp-size", "pp_size", None, NOT_SO, 1),
+    RefusedFlag("--optimistic-prefill-attempts", "optimistic_prefill_attempts", None, NOT_SO, 0),
+    RefusedFlag("--disaggregation-decode-allocation-policy", "disaggregation_decode_allocation_policy", None, NOT_SO, "early"),
+    RefusedFlag(
+        "--disaggregation-decode-enable-offload-kvcache", "disaggregation_decode_enable_offload_kvcache", (True,), NOT_SO
+    ),
+    RefusedFlag(
+        "--disaggregation-decode-host-receive-threshold", "disaggregation_decode_host_receive_threshold", None, NOT_SO, 1.0
+    ),
+)
+"""Options that are refused where prefill and decode run on servers of their own."""
+
+
 def flag_refusals(arguments: Any) -> list[str]:
     """Which of SGLang's arguments are refused, each a noun in words."""
-    return [refusal for flag in REFUSED_FLAGS if (refusal := flag.refusal(arguments)) is not None]
+    found = [refusal for flag in REFUSED_FLAGS if (refusal := flag.refusal(arguments)) is not None]
+    mode = arguments.disaggregation_mode
+    if mode in ("prefill", "decode"):
+        found += [refusal for flag in DISAGGREGATED if (refusal := flag.refusal(arguments)) is not None]
+    if mode == "decode" and not arguments.disaggregation_decode_enable_radix_cache:
+        found.append("--disaggregation-mode decode without --disaggregation-decode-enable-radix-cache (it has no prefix cache)")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,9 +201,9 @@ class Bench:
         with self._at_once() as pool:
             first = list(pool.map(lambda c: self._serve(c[0], OUTPUT_CACHES["none"], seeds=seeds, margins=True), cases))
             jobs = []
-            for reference, (case, caches) in zip(first, cases, strict=True):
+            for index, (reference, (case, caches)) in enumerate(zip(first, cases, strict=True)):
                 known = str(self.work / f"{case.name}.none.json") if reference.mixes else None
-                for turn, cache in enumerate(caches):
+                for turn, cache in enumerate(caches, start=index):
                     jobs.append((reference, pool.submit(self._serve, case, cache, turn=turn, seeds=seeds, answers=known)))
         rows = [self._row(run, None) for run in first]
         rows += [self._row(job.result(), reference) for reference, job in jobs]

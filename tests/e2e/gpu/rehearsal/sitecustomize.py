@@ -112,19 +112,22 @@ def pretend() -> None:
     cuda.device = lambda _: nullcontext()
     cuda.StreamContext = lambda _: nullcontext()
     torch.version.cuda = "13.0"
-    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, misc, assignment]
-    start = torch.distributed.init_process_group
-    torch.distributed.init_process_group = lambda *args, **kwargs: start(*args, **_over_gloo(kwargs))  # type: ignore[assignment]
-    group = torch.distributed.new_group
-    torch.distributed.new_group = lambda *args, **kwargs: group(*args, **_over_gloo(kwargs))
-    OnHost().__enter__()
-    run = threading.Thread.run
+    tensor: Any = torch.Tensor
+    tensor.record_stream = lambda *_: None
+    distributed: Any = torch.distributed
+    start, group = distributed.init_process_group, distributed.new_group
+    distributed.init_process_group = lambda *args, **kwargs: start(*args, **_over_gloo(kwargs))
+    distributed.new_group = lambda *args, **kwargs: group(*args, **_over_gloo(kwargs))
+    mode: Any = OnHost()
+    mode.__enter__()
+    threads: Any = threading.Thread
+    run = threads.run
 
     def on_host(thread: threading.Thread) -> None:
         with OnHost():
             run(thread)
 
-    threading.Thread.run = on_host  # type: ignore[method-assign]
+    threads.run = on_host
 
 
 def mend_interpreter() -> None:

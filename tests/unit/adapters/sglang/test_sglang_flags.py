@@ -9,13 +9,17 @@ from types import SimpleNamespace
 import pytest
 from sglang_flags import FLAGS, MEANINGS
 
-from unified_tree.controllers.adapters.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
+from unified_tree.controllers.adapters.sglang.refusals import DISAGGREGATED, REFUSED_FLAGS, RefusedFlag, flag_refusals
 
 RECORD = Path(__file__).parents[3] / "e2e" / "sglang" / "contract.json"
 GROUPS = ("Disagg", "ExecMamba", "Lora", "Memory", "Parallel", "Schedule")
 READ_TOO = {"radix_eviction_policy"}
 """Of refused options: other values are read."""
-DEFAULTS = {flag.field: flag.allowed if flag.values is None else None for flag in REFUSED_FLAGS}
+DEFAULTS = {
+    **{flag.field: flag.allowed if flag.values is None else None for flag in (*REFUSED_FLAGS, *DISAGGREGATED)},
+    "disaggregation_mode": "null",
+    "disaggregation_decode_enable_radix_cache": False,
+}
 
 
 def recorded() -> dict[str, str]:
@@ -36,8 +40,8 @@ def test_every_option_has_a_meaning() -> None:
 
 def test_no_default_is_refused() -> None:
     """An option that may only have its default is not refused where it is left out."""
-    defaults = recorded()
-    for flag in REFUSED_FLAGS:
+    defaults = {**recorded(), "speculative_algorithm": "None"}
+    for flag in (*REFUSED_FLAGS, *DISAGGREGATED):
         if flag.values is None:
             assert defaults.get(flag.field) == repr(flag.allowed), flag.flag
         else:
@@ -50,3 +54,20 @@ def test_any_value_but_the_default_is_refused(flag: RefusedFlag) -> None:
     for value in ("other", 0.25, 2):
         [reason] = flag_refusals(SimpleNamespace(**{**DEFAULTS, flag.field: value}))
         assert reason == f"{flag.flag} {value} ({flag.why})"
+
+
+@pytest.mark.parametrize("flag", DISAGGREGATED, ids=lambda flag: flag.flag)
+def test_an_option_may_be_refused_only_with_servers_of_their_own(flag: RefusedFlag) -> None:
+    value = True if flag.values else "other"
+    assert flag_refusals(SimpleNamespace(**{**DEFAULTS, flag.field: value})) == []
+    for mode in ("prefill", "decode"):
+        apart = {**DEFAULTS, "disaggregation_mode": mode, "disaggregation_decode_enable_radix_cache": True}
+        assert flag_refusals(SimpleNamespace(**apart)) == []
+        [reason] = flag_refusals(SimpleNamespace(**{**apart, flag.field: value}))
+        assert reason.startswith(flag.flag)
+
+
+def test_a_decode_server_needs_a_prefix_cache() -> None:
+    [reason] = flag_refusals(SimpleNamespace(**{**DEFAULTS, "disaggregation_mode": "decode"}))
+    assert "--disaggregation-decode-enable-radix-cache" in reason
+    assert flag_refusals(SimpleNamespace(**{**DEFAULTS, "disaggregation_mode": "prefill"})) == []

@@ -78,7 +78,7 @@ def test_another_version_is_refused_with_what_to_install() -> None:
 
 DEFAULTS = {
     flag.field: flag.allowed if flag.values is None else False if True in flag.values else "default" for flag in REFUSED_FLAGS
-}
+} | {"disaggregation_mode": "null"}
 DOCS = Path(__file__).parents[4] / "docs" / "sglang.md"
 
 
