@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.adapters.sglang.refusals import Served, flag_refusals
+from unified_tree.controllers.adapters.sglang.refusals import Served, apart_refusals, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.counters.observers import open_observers
@@ -38,7 +38,8 @@ def build(context: Any) -> Any:
     refuse(flag_refusals(context.server_args))  # first, for disaggregation disables the cache of a decode server
     if context.disable_radix_cache:
         return default_radix_cache_factory(context)
-    refuse(refusals(context))
+    mode: str = context.server_args.disaggregation_mode
+    refuse(refusals(context) + apart_refusals(mode, has_windows=context.is_hybrid_swa, page_size=context.params.page_size))
     from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 

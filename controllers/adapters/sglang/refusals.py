@@ -136,6 +136,18 @@ def flag_refusals(arguments: Any) -> list[str]:
     return found
 
 
+def apart_refusals(mode: str, *, has_windows: bool, page_size: int) -> list[str]:
+    """Why a model is refused where prefill and decode run on servers of their own, each reason a noun in words.
+
+    Args:
+        mode: of SGLang's `--disaggregation-mode`; *null* for none.
+    """
+    if mode == "decode" and has_windows and page_size == 1:
+        why = "SGLang reserves windows for what arrives at larger pages only"
+        return [f"windows with --disaggregation-mode decode at the page size 1 ({why})"]
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What of a model and of its settings decides whether the backend can serve it.

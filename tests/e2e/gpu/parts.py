@@ -270,7 +270,8 @@ class Bench:
             for crowd in self.options.crowds.split(","):
                 tokens = {"max_total_tokens": 384 * int(crowd), "max_running_requests": int(crowd)}
                 case = self._placed("llama-64", graphs=True, **tokens)
-                case = replace(case, name=f"llama-{crowd}{GRAPHS}")
+                at_once = 500 if self.is_gpu else 2 * int(crowd)
+                case = replace(case, name=f"llama-{crowd}{GRAPHS}", mix={**case.mix, "at_once": at_once})
                 if self.is_cuda:
                     case.engine["cuda_graph_max_bs_decode"] = int(crowd)
                 turn = str(self.work / "turn")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+LONGEST = 100
+"""Characters of a text in a table; the JSON has all of it."""
 TITLES = {
     "outputs": "Outputs beside those of no cache",
     "faults": "Faults that were planted",
@@ -45,4 +47,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, list):
         return "; ".join(_cell(each) for each in value)
-    return f"{value:,}" if isinstance(value, int | float) else str(value).replace("|", "/").replace("\n", " ")
+    return f"{value:,}" if isinstance(value, int | float) else str(value).replace("|", "/").replace("\n", " ")[:LONGEST]

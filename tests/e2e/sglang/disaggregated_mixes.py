@@ -32,7 +32,7 @@ AT_ONCE = 6
 PATIENCE_S = 300.0
 SETTINGS: dict[str, dict[str, object]] = {
     "llama": {},
-    "mellum": {"swa_full_tokens_ratio": 0.5},
+    "mellum": {"swa_full_tokens_ratio": 0.5, "page_size": 16},
     "qwen3-next": {"max_mamba_cache_size": 24},
     "deepseek": {"page_size": 16},
 }
@@ -107,6 +107,7 @@ class Served:
             await asyncio.sleep(0.02)
 
     async def _one(self, number: int) -> dict[str, Any]:
+        from fastapi import HTTPException
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         request = self.requests[number]
@@ -121,7 +122,7 @@ class Served:
         try:
             async for chunk in self.manager.generate_request(asked, None):
                 answer = chunk
-        except ValueError as error:  # as SGLang tells of a request that failed
+        except (HTTPException, ValueError) as error:  # a transfer failed
             return {"output": None, "cached": 0, "finish": str(error)[:200]}
         told = answer["meta_info"]
         kind = (told.get("finish_reason") or {}).get("type")

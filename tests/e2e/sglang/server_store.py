@@ -112,7 +112,6 @@ def main() -> int:
     expect("spoilt pages are in the log", holds="not what" in log)
     serve("ours+files", find_nothing)
     for flag, more in (
-        ("--disaggregation-mode prefill", {"disaggregation_mode": "prefill", "disaggregation_transfer_backend": "nixl"}),
         ("--disaggregation-mode decode", {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}),
         ("--enable-streaming-session", {"enable_streaming_session": True}),
     ):

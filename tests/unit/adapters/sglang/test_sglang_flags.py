@@ -9,7 +9,13 @@ from types import SimpleNamespace
 import pytest
 from sglang_flags import FLAGS, MEANINGS
 
-from unified_tree.controllers.adapters.sglang.refusals import DISAGGREGATED, REFUSED_FLAGS, RefusedFlag, flag_refusals
+from unified_tree.controllers.adapters.sglang.refusals import (
+    DISAGGREGATED,
+    REFUSED_FLAGS,
+    RefusedFlag,
+    apart_refusals,
+    flag_refusals,
+)
 
 RECORD = Path(__file__).parents[3] / "e2e" / "sglang" / "contract.json"
 GROUPS = ("Disagg", "ExecMamba", "Lora", "Memory", "Parallel", "Schedule")
@@ -71,3 +77,12 @@ def test_a_decode_server_needs_a_prefix_cache() -> None:
     [reason] = flag_refusals(SimpleNamespace(**{**DEFAULTS, "disaggregation_mode": "decode"}))
     assert "--disaggregation-decode-enable-radix-cache" in reason
     assert flag_refusals(SimpleNamespace(**{**DEFAULTS, "disaggregation_mode": "prefill"})) == []
+
+
+def test_a_decode_server_reserves_windows_in_pages() -> None:
+    assert apart_refusals("null", has_windows=True, page_size=1) == []
+    assert apart_refusals("prefill", has_windows=True, page_size=1) == []
+    assert apart_refusals("decode", has_windows=False, page_size=1) == []
+    assert apart_refusals("decode", has_windows=True, page_size=16) == []
+    [reason] = apart_refusals("decode", has_windows=True, page_size=1)
+    assert reason.startswith("windows with --disaggregation-mode decode at the page size 1")
