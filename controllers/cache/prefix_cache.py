@@ -304,8 +304,6 @@ class PrefixCache:
         counters.hit_tokens += state.compute_from
         if state.host_tokens:
             counters.load_hit_tokens += state.host_tokens
-        if self.layout.optional and state.compute_from and not state.arrives:
-            counters.resumed_without(state.lacking(), state.compute_from)
         counters.rebuilt_tokens += state.cached_tokens - state.compute_from
         if counters.observers.all:
             counters.observers.tell("acquired", lease, key)

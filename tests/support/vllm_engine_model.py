@@ -25,6 +25,7 @@ from unified_tree.controllers.adapters.vllm import (
     StepReport,
     page_counts,
 )
+from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER, NO_LAYER_BYTES, over_stages
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
@@ -42,7 +43,24 @@ PREFETCH = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, room_pa
 PATH = BlockGroup(index=0, coverage=Path(), layer_names=("full",), block_bytes=PAGE * 8)
 WINDOW = BlockGroup(index=1, coverage=Trailing(PAGE + 1), layer_names=("window.a", "window.b"), block_bytes=2 * PAGE * 8)
 STATE = BlockGroup(index=1, coverage=Point(), layer_names=("state",), block_bytes=8)
-MODELS = {"full": [PATH], "window": [PATH, WINDOW], "state": [PATH, STATE]}
+DRAFT = "draft"
+"""A layer of a draft model, which reads the token behind a position, too."""
+DRAFTED = BlockGroup(index=0, coverage=Path(), layer_names=("full", DRAFT), block_bytes=2 * PAGE * 8)
+MODELS = {"full": [PATH], "window": [PATH, WINDOW], "state": [PATH, STATE], "drafted": [DRAFTED]}
+STAGES: dict[str, list[tuple[str, ...]]] = {
+    "full": [("full",), ()],
+    "window": [("full", "window.a"), ("window.b",)],
+    "state": [("state",), ("full",)],
+    "drafted": [("full",), (DRAFT,)],
+}
+"""The layers of each pipeline stage."""
+
+
+def staged(group: BlockGroup, names: Sequence[str]) -> BlockGroup:
+    """A group as the worker of a stage with these layers has it."""
+    held = tuple(name for name in group.layer_names if name in names)
+    size = group.block_bytes // len(group.layer_names) * len(held)
+    return replace(group, layer_names=held or (NO_LAYER,), block_bytes=size or NO_LAYER_BYTES)
 
 
 def content(layer: str, namespace: str, inputs: Sequence[Hashable]) -> int:
@@ -130,6 +148,7 @@ class EngineModel:
         seed: decides everything.
         host_bytes: of each worker.
         workers: how many.
+        stages: the layers of each worker; all have all of them if left out.
         pace: of loads, how many end in a step.
         store: of every worker; None without.
         weights_version: of what is stored.
@@ -147,6 +166,7 @@ class EngineModel:
         *,
         host_bytes: int = 4000,
         workers: int = 1,
+        stages: Sequence[Sequence[str]] | None = None,
         verify: bool = False,
         pace: Sequence[int] = (0, 0, 1, 3),
         store: StoreSettings | None = None,
@@ -161,27 +181,32 @@ class EngineModel:
         self.weights = 0
         self.groups = MODELS[kind]
         self.random = random.Random(seed)
-        counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
-        index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20, tenants)
+        self.held = [self.groups] * workers if stages is None else [
+            [staged(group, names) for group in self.groups] for names in stages
+        ]  # fmt: skip
+        workers = len(self.held)
+        largest = over_stages(self.groups, [[group.block_bytes for group in held] for held in self.held])
+        counts = page_counts(largest, PAGE, host_bytes, 2 * PAGE)
+        index = HostIndex(largest, PAGE, counts, "lru", 1 << 20, tenants)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
         self.side = SchedulerSide(
             index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector, observers=observers,
-            asks_after_sleep=sleeps,
+            asks_after_sleep=sleeps, has_paired_keys=kind == "drafted",
         )  # fmt: skip
         self.block_count = 120
         self.free = list(range(1, self.block_count))
         self.caches = [
-            {name: torch.full((self.block_count, 1 if group is STATE else PAGE), GARBAGE) for group in self.groups
-             for name in group.layer_names} for _ in range(workers)
+            {name: torch.full((self.block_count, 1 if name == "state" else PAGE), GARBAGE) for group in held
+             for name in group.layer_names if name != NO_LAYER} for held in self.held
         ]  # fmt: skip
         self.delays = [Delayed() for _ in range(workers)]
         self.workers = [
             WorkerSide(
-                self.groups, counts, loads=delay, verify=verify, shard=Shard(rank, workers),
-                open_store=None if store is None else partial(self.open_store, store, Shard(rank, workers)),
+                held, counts, loads=delay, verify=verify, shard=Shard(rank, workers),
+                open_store=None if store is None else partial(self.open_store, held, store, Shard(rank, workers)),
                 weights=lambda: str(self.weights).encode() if sleeps else None,
             )
-            for rank, delay in enumerate(self.delays)
+            for rank, (held, delay) in enumerate(zip(self.held, self.delays, strict=True))
         ]  # fmt: skip
         for worker, caches in zip(self.workers, self.caches, strict=True):
             worker.register(caches, self.block_count)
@@ -195,10 +220,12 @@ class EngineModel:
         self.prompts: dict[str, int] = {}
         self.computed_tokens = 0
 
-    def open_store(self, store: StoreSettings, shard: Shard, pages: Mapping[str, BlockPages]) -> WorkerStore:
+    def open_store(
+        self, held: Sequence[BlockGroup], store: StoreSettings, shard: Shard, pages: Mapping[str, BlockPages]
+    ) -> WorkerStore:
         """A worker's store, as the connector opens it."""
         formats = {name: each.pool.format for name, each in pages.items()}
-        components = tuple(replace(group.component, format=formats[group.name]) for group in self.groups)
+        components = tuple(replace(group.component, format=formats[group.name]) for group in held)
         return WorkerStore.open(Composition(name="model", page_size=PAGE, components=components), pages, store, shard)
 
     def add(self, request: Request) -> None:
@@ -280,6 +307,8 @@ class EngineModel:
             for group in self.groups:
                 for index in range(group.coverage.first_page(length, PAGE), length // PAGE):
                     for name in group.layer_names:
+                        if name not in caches:
+                            continue
                         held = caches[name][request.blocks[group.index][index]].tolist()
                         assert held == self.expected(group, name, request, index, rank), f"{name}: block {index} of {request}"
 
@@ -287,7 +316,8 @@ class EngineModel:
         """What block `index` must hold in one worker."""
         layer = f"{layer} of {rank} with weights {self.weights}"
         begin, end = index * PAGE, (index + 1) * PAGE
-        lengths = [end] if group.coverage.is_exact else list(range(begin + 1, end + 1))
+        ahead = layer.startswith(DRAFT)
+        lengths = [end] if group.coverage.is_exact else list(range(begin + 1 + ahead, end + 1 + ahead))
         return [content(layer, request.namespace, request.inputs(length)) for length in lengths]
 
     def compute(self, request: Request) -> ScheduledRequest:
@@ -300,6 +330,9 @@ class EngineModel:
         if STATE in self.groups and (end < request.num_tokens or request.computed < last):
             end = max(min(end, last) // PAGE * PAGE, request.computed + 1)
         self.grow(request, request.computed, end)
+        if end == request.num_tokens:
+            request.output_tokens -= 1
+            request.all_token_ids.append(self.random.randrange(3))
         states = []
         for group in self.groups:
             for index in range(request.computed // PAGE, end // PAGE):
@@ -309,12 +342,9 @@ class EngineModel:
                 if group.coverage.is_exact:
                     states.append((group.index, block, end))
                 for rank, caches in enumerate(self.caches):
-                    for name in group.layer_names:
+                    for name in caches.keys() & set(group.layer_names):
                         caches[name][block] = torch.tensor(self.expected(group, name, request, index, rank))
         request.computed = end
-        if end == request.num_tokens:
-            request.output_tokens -= 1
-            request.all_token_ids.append(self.random.randrange(3))
         table = request.blocks
         return ScheduledRequest(request_id=request.request_id, end_tokens=end, block_table=lambda: table, states=states)
 

@@ -14,6 +14,15 @@ of them only when every worker has reported them done: a match never finds a pag
 the model in a thread of the worker; the scheduler side locks their pages until every worker has reported. With tensor
 parallelism each worker has host pages of its own under the same ids.
 
+With pipeline stages each worker holds the layers of its stage, under a shard of its own. All of them have pages for every
+group, as the scheduler side plans one copy for all: where a stage has no layer of a group, a page is a mark of some bytes that
+says that the stage has saved it. The workers tell each other how large their blocks are, so that all count the same pages, and
+vLLM hands the same to the scheduler side before the first request.
+
+A draft model's layers are in blocks of the same groups, and a step's saves are made when it has drafted. A head that reads a
+token with the next one (EAGLE, MTP) fills the last place of a block from the token behind the block. There keys are pairs of
+tokens, so that a block is of that token, too; vLLM's own cache drops the last block of each hit instead.
+
 With a store every worker has one of its own over its host pages (`WorkerStore`), under keys that name its shard. The scheduler
 side is the library's `StorageController` over the same tree (`SchedulerStore`); its jobs are messages to all workers, which go
 with the `StepPlan` and are answered with the `StepReport` (`RemoteStoreJobs`). A length is fetched only if every worker's store

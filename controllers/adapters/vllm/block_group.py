@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Coverage
 from unified_tree.terms.errors import ConfigurationError
+
+NO_LAYER: Final = "a stage without layers of the group"
+"""Stands for the layers of a group in a pipeline stage that has none: its pages only say that the stage has saved them."""
+NO_LAYER_BYTES: Final = 8
+"""Of its block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +23,8 @@ class BlockGroup:
     Attributes:
         index: its number in vLLM.
         coverage: which of its blocks a prefix needs.
-        layer_names: vLLM's names.
-        block_bytes: of one block over all layers.
+        layer_names: vLLM's names, of the worker's pipeline stage; `NO_LAYER` if it has none.
+        block_bytes: of one block over these layers.
     """
 
     index: int
@@ -35,6 +41,21 @@ class BlockGroup:
     def component(self) -> Component:
         """The group as the tree knows it."""
         return Component(name=self.name, coverage=self.coverage, page_bytes=self.block_bytes)
+
+
+def over_stages(groups: Sequence[BlockGroup], stages: Sequence[Sequence[int]]) -> list[BlockGroup]:
+    """The groups with the largest block that any pipeline stage has of each, by which all stages count the same pages.
+
+    Args:
+        stages: `block_bytes` of the groups, by stage.
+
+    >>> from unified_tree import Path
+    >>> full = BlockGroup(index=0, coverage=Path(), layer_names=("a",), block_bytes=100)
+    >>> over_stages([full], [[100], [300]])[0].block_bytes
+    300
+    """
+    largest = [max(sizes) for sizes in zip(*stages, strict=True)]
+    return [replace(group, block_bytes=size) for group, size in zip(groups, largest, strict=True)]
 
 
 def page_counts(groups: Sequence[BlockGroup], page_size: int, host_bytes: int, boundary_tokens: int) -> dict[str, int]:

@@ -1,22 +1,25 @@
 """`UnifiedTreeConnector`, which vLLM loads by module path. It translates vLLM's calls into those of `SchedulerSide` and
-`WorkerSide`; see the package's description for who owns what. Either side exists once in its process, never both.
+`WorkerSide`; see the package's description for who owns what. Either side exists once in its process, never both. With
+pipeline stages the scheduler's side begins when vLLM has told it what the workers of all of them hold.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import vllm
+from torch.distributed import all_gather_object
 from vllm.device_allocator import get_mem_allocator_instance
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.distributed.kv_events import MEDIUM_CPU, AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -29,7 +32,7 @@ from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from unified_tree.components import Composition
-from unified_tree.controllers.adapters.vllm.block_group import page_counts
+from unified_tree.controllers.adapters.vllm.block_group import over_stages, page_counts
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
 from unified_tree.controllers.adapters.vllm.connector_stats import ConnectorMetrics, ConnectorStats
@@ -37,6 +40,7 @@ from unified_tree.controllers.adapters.vllm.engine_config import (
     block_groups,
     config_digest,
     has_weights_on_host,
+    keys_are_pairs,
     model_name,
     namespace_of,
     refuse_unsupported,
@@ -78,6 +82,13 @@ class ReportMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc, unused-ig
         return ReportMetadata(self.report.merge(other.report))
 
 
+@dataclass
+class BlockSizes(KVConnectorHandshakeMetadata):  # type: ignore[misc, unused-ignore]
+    """`BlockGroup.block_bytes` of a worker's groups, which vLLM gives to the scheduler when all workers have started."""
+
+    sizes: tuple[int, ...] = ()
+
+
 class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unused-ignore]
     """A host tier behind vLLM's prefix cache, for models of full attention, sliding windows and recurrent states.
 
@@ -94,37 +105,19 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._settings = settings
         groups, self._block_tokens = block_groups(kv_cache_config)
         refuse_unsupported(vllm_config, groups)
-        counts = page_counts(groups, self._block_tokens, settings.host_bytes, settings.boundary_tokens)
         self._groups = groups
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._requests: dict[str, Any] = {}
+        self._loras = LoraFiles()
         if role is KVConnectorRole.WORKER:
-            shard = Shard(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
             self._worker = WorkerSide(
-                groups, counts, verify=settings.verify, shard=shard,
+                groups, self._page_counts(_of_all_stages(self._sizes)), verify=settings.verify, shard=_shard(),
                 open_store=None if settings.store is None else self._open_store,
                 weights=partial(weights_digest, get_mem_allocator_instance()) if self._may_sleep(vllm_config) else lambda: None,
             )  # fmt: skip
-            return
-        events = vllm_config.kv_events_config
-        tenants = None if settings.tenants is None else replace(settings.tenants, named_by=tenant_of)
-        index = HostIndex(groups, self._block_tokens, counts, settings.policy, settings.miss_memory_mib << 20, tenants)
-        workers = vllm_config.parallel_config.world_size
-        self._scheduler = SchedulerSide(
-            index,
-            worker_count=workers,
-            min_load_tokens=settings.min_load_tokens,
-            hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
-            store=None if settings.store is None else self._scheduler_store(index, workers),
-            inspector=settings.inspector,
-            observers=open_observers(settings.observers),
-            asks_after_sleep=self._may_sleep(vllm_config),
-            infers=settings.infer_sessions,
-        )
-        if settings.inspector is not None and self._scheduler.page is not None:
-            logger.info("%s", settings.inspector.line(self._scheduler.page))
-        self._requests: dict[str, Any] = {}
-        self._loras = LoraFiles()
+        elif not self._has_stages:
+            self._scheduler = self._open_scheduler([self._sizes])
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
@@ -148,6 +141,17 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         """Of a connector in a worker."""
         assert self._worker is not None, "this connector is the scheduler's"
         return self._worker
+
+    # What the workers of all pipeline stages hold.
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What this worker's blocks hold; None without pipeline stages."""
+        return BlockSizes(self._sizes) if self._has_stages else None
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
+        """Begin the scheduler's side, when vLLM starts; it says the same after a sleep."""
+        if self._scheduler is None:
+            self._scheduler = self._open_scheduler([each.sizes for each in metadata.values()])
 
     # The scheduler's calls, in the order of an engine step.
 
@@ -232,7 +236,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         """Nothing: whole blocks are saved when the step has computed all layers."""
 
     def wait_for_save(self) -> None:
-        """Make the step's saves."""
+        """Make the step's saves, when draft models have written their part of the blocks, too."""
         self.worker_side.save(self._plan().saves)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
@@ -287,6 +291,43 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         is_told = hasattr(KVConnectorBase_V1, "unregister_kv_caches")
         return is_told and vllm_config.model_config.enable_sleep_mode and not has_weights_on_host(vllm_config)
 
+    @property
+    def _has_stages(self) -> bool:
+        return bool(self._vllm_config.parallel_config.pipeline_parallel_size > 1)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(group.block_bytes for group in self._groups)
+
+    def _page_counts(self, stages: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Host pages by component: the same in all workers."""
+        groups, settings = over_stages(self._groups, stages), self._settings
+        return page_counts(groups, self._block_tokens, settings.host_bytes, settings.boundary_tokens)
+
+    def _open_scheduler(self, stages: Sequence[Sequence[int]]) -> SchedulerSide:
+        settings, config = self._settings, self._vllm_config
+        events, workers = config.kv_events_config, config.parallel_config.world_size
+        tenants = None if settings.tenants is None else replace(settings.tenants, named_by=tenant_of)
+        index = HostIndex(
+            over_stages(self._groups, stages), self._block_tokens, self._page_counts(stages), settings.policy,
+            settings.miss_memory_mib << 20, tenants,
+        )  # fmt: skip
+        side = SchedulerSide(
+            index,
+            worker_count=workers,
+            min_load_tokens=settings.min_load_tokens,
+            hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
+            store=None if settings.store is None else self._scheduler_store(index, workers),
+            inspector=settings.inspector,
+            observers=open_observers(settings.observers),
+            asks_after_sleep=self._may_sleep(config),
+            infers=settings.infer_sessions,
+            has_paired_keys=keys_are_pairs(config),
+        )
+        if settings.inspector is not None and side.page is not None:
+            logger.info("%s", settings.inspector.line(side.page))
+        return side
+
     def _scheduler_store(self, index: HostIndex, workers: int) -> SchedulerStore:
         store, model = self._settings.store, self._vllm_config.model_config
         assert store is not None
@@ -302,8 +343,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             components=tuple(replace(group.component, format=pages[group.name].pool.format) for group in self._groups),
             config_digest=config_digest(self._vllm_config, self._kv_cache_config),
         )
-        shard = Shard(get_tensor_model_parallel_rank(), self._vllm_config.parallel_config.world_size)
-        return WorkerStore.open(composition, pages, store, shard)
+        return WorkerStore.open(composition, pages, store, _shard())
 
     def _plan(self) -> StepPlan:
         metadata = self._get_connector_metadata()
@@ -344,3 +384,18 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             group_idx=group,
             kv_cache_spec_kind=get_kv_cache_spec_kind(self._kv_cache_config.kv_cache_groups[group].kv_cache_spec).value,
         )
+
+
+def _shard() -> Shard:
+    """What this worker holds: one of the parts into which tensor parallelism divides its pipeline stage."""
+    stage, parts = get_pp_group(), get_tensor_model_parallel_world_size()
+    return Shard(stage.rank_in_group * parts + get_tensor_model_parallel_rank(), stage.world_size * parts)
+
+
+def _of_all_stages(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """What the workers of all pipeline stages hold. They ask at the same time, as vLLM starts them together."""
+    group = get_pp_group()
+    found: list[Any] = [sizes] * group.world_size
+    if group.world_size > 1:
+        all_gather_object(found, sizes, group=group.cpu_group)
+    return found

@@ -18,12 +18,16 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
+from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER, NO_LAYER_BYTES, BlockGroup
 from unified_tree.declare.coverage import Coverage, Path, Point, Trailing
 from unified_tree.terms.errors import ConfigurationError
 
 DRAFTS_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
 """Methods of speculative decoding that draft from known tokens, and keep nothing in blocks."""
+DRAFTS_OF_TOKENS = ("draft_model",)
+"""Methods whose draft model reads tokens alone, as the target does."""
+DRAFTS_OF_PAIRS = ("eagle", "eagle3", "mtp")
+"""Methods whose draft model reads a token's hidden state with the token behind it."""
 
 
 def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
@@ -39,8 +43,9 @@ def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
         if len(coverages) > 1:
             raise ConfigurationError(f"KV cache group {index} has layers that need different tokens; this is not supported")
         sizes |= {spec.block_size for spec in specs.values()}
-        size = sum(_content_bytes(spec) for spec in specs.values())
-        groups.append(BlockGroup(index=index, coverage=coverages.pop(), layer_names=tuple(group.layer_names), block_bytes=size))
+        names = tuple(group.layer_names) or (NO_LAYER,)
+        size = sum(_content_bytes(spec) for spec in specs.values()) if group.layer_names else NO_LAYER_BYTES
+        groups.append(BlockGroup(index=index, coverage=coverages.pop(), layer_names=names, block_bytes=size))
     if len(sizes) > 1:
         raise ConfigurationError(f"the KV cache groups have blocks of {sorted(sizes)} tokens; only equal ones are supported")
     if not any(group.coverage.is_path for group in groups):
@@ -51,20 +56,27 @@ def block_groups(kv_cache_config: Any) -> tuple[list[BlockGroup], int]:
 def refuse_unsupported(vllm_config: Any, groups: Sequence[BlockGroup]) -> None:
     """Raise ConfigurationError, naming every part of the configuration that was not tested with the connector."""
     parallel, speculative, wrong = vllm_config.parallel_config, vllm_config.speculative_config, []
-    if parallel.pipeline_parallel_size > 1:
-        wrong.append("pipeline parallelism: its ranks have other layers")
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         wrong.append("context parallelism: it divides blocks among ranks")
-    if speculative is not None and speculative.method not in DRAFTS_WITHOUT_MODEL:
-        wrong.append(
-            f"speculative decoding by {speculative.method}: its draft model writes into blocks after the saves of a step"
-        )
+    known = (*DRAFTS_WITHOUT_MODEL, *DRAFTS_OF_TOKENS, *DRAFTS_OF_PAIRS)
+    if speculative is not None and speculative.method not in known:
+        wrong.append(f"speculative decoding by {speculative.method}: served are {', '.join(known)}")
+    elif speculative is not None and (vllm_config.num_prefill_lookahead_tokens > 1 or speculative.parallel_drafting):
+        wrong.append("draft models that read more than one token behind a block, or draft several tokens in one pass")
+    if speculative is not None and parallel.pipeline_parallel_size > 1:
+        wrong.append("speculative decoding with pipeline stages, with which vLLM does not start on a CPU: it is not tested")
     if speculative is not None and any(group.coverage.is_exact for group in groups):
         wrong.append("speculative decoding with recurrent states, which are of drafted tokens, too")
     if vllm_config.kv_transfer_config.kv_role != "kv_both":
         wrong.append(f"kv_role {vllm_config.kv_transfer_config.kv_role!r}: it must be 'kv_both'")
     if wrong:
         raise ConfigurationError(f"UnifiedTreeConnector does not support {'; nor '.join(wrong)}")
+
+
+def keys_are_pairs(vllm_config: Any) -> bool:
+    """Whether what a block holds depends on the token behind it, too."""
+    speculative = vllm_config.speculative_config
+    return speculative is not None and speculative.method in DRAFTS_OF_PAIRS
 
 
 def has_weights_on_host(vllm_config: Any) -> bool:
@@ -92,15 +104,16 @@ def model_name(vllm_config: Any) -> str:
 
 def config_digest(vllm_config: Any, kv_cache_config: Any) -> str:
     """A digest of all that decides what a block holds but the weights: the version of vLLM, the model's configuration with
-    what overrides it, the dtypes, the specification of the blocks, and the backends that lay them out.
+    what overrides it, that of a draft model and its name and revision, the dtypes, the specification of the blocks, and the
+    backends that lay them out.
 
     Reads the layers, so that only a worker has it.
     """
     model, layers = vllm_config.model_config, vllm_config.compilation_config.static_forward_context
-    config = {name: value for name, value in model.hf_config.to_dict().items() if name != "_name_or_path"}
     described = [
         vllm.__version__,  # pyright: ignore[reportAttributeAccessIssue]
-        config,
+        _described(model),
+        *_draft(vllm_config.speculative_config),
         model.dtype,
         model.quantization,
         vllm_config.cache_config.cache_dtype,
@@ -114,6 +127,18 @@ def config_digest(vllm_config: Any, kv_cache_config: Any) -> str:
     return sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
 
 
+def _described(model: Any) -> dict[str, Any]:
+    return {name: value for name, value in model.hf_config.to_dict().items() if name != "_name_or_path"}
+
+
+def _draft(speculative: Any) -> list[Any]:
+    """What decides what a draft model keeps in blocks; nothing without one."""
+    if speculative is None or speculative.method in DRAFTS_WITHOUT_MODEL:
+        return []
+    model = speculative.draft_model_config
+    return [speculative.method, model.model, model.revision, model.dtype, model.quantization, _described(model)]
+
+
 def _backend(layer: Any) -> str:
     """The class that decides how a layer's blocks are laid out."""
     backend = layer.get_attn_backend()
@@ -121,10 +146,11 @@ def _backend(layer: Any) -> str:
 
 
 def _layer_specs(group: Any) -> dict[str, Any]:
+    """The specification of each layer; in a pipeline stage without layers of the group, those of the whole model."""
     spec = group.kv_cache_spec
     if isinstance(spec, UniformTypeKVCacheSpecs):
-        return {name: spec.kv_cache_specs[name] for name in group.layer_names}
-    return dict.fromkeys(group.layer_names, spec)
+        return {name: spec.kv_cache_specs[name] for name in group.layer_names or spec.kv_cache_specs}
+    return dict.fromkeys(group.layer_names or (NO_LAYER,), spec)
 
 
 def _coverage(spec: Any, index: int) -> Coverage:

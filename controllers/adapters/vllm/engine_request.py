@@ -86,6 +86,7 @@ class TrackedRequest:
         may_load: not after a load of it failed.
         fetch: whether the store was asked for its prompt.
         is_storable: whether the store has a part in it.
+        is_paired: its keys are pairs of tokens, for what blocks hold depends on the token behind them, too.
         prompt: the key of its prompt, which never changes; None before it was asked for.
         may_save: not after the cache was reset while it ran, for its blocks may be older than the reset.
         found: what its last match found; None before, and once its misses are booked.
@@ -114,6 +115,7 @@ class TrackedRequest:
     fetch: Fetching = Fetching.UNASKED
     may_save: bool = True
     is_storable: bool = False
+    is_paired: bool = False
     prompt: Key | None = None
     found: Match | None = None
     loaded_tokens: int = 0
@@ -129,18 +131,30 @@ class TrackedRequest:
     reach: Boundary | None = None
 
     def key(self, length: int) -> Key:
-        """The first `length` tokens; fewer if so many are not known.
+        """The first `length` elements; fewer if so many are not known. Of pairs there is one less than of tokens.
 
         Cost: O(1) within the prompt, once that was read. Behind it a copy of the prompt's bytes, and O(answer).
         """
         prompt = self.prompt
         if prompt is None:
-            prompt = self.prompt = Key(self._tokens(0, self.prompt_tokens), self.namespace)
-        if length <= prompt.length:
-            return prompt.prefix(length)
-        return Key.from_elements(
-            bytes(prompt.data) + self._tokens(prompt.length, length).tobytes(), self.namespace, bigram=False
-        )
+            prompt = self.prompt = self._key(0, self.prompt_tokens)
+        if length <= prompt.length or self.request.num_tokens <= self.prompt_tokens:
+            return prompt.prefix(min(length, prompt.length))
+        behind = self._key(prompt.length, length + self.is_paired)
+        return Key.from_elements(bytes(prompt.data) + bytes(behind.data), self.namespace, bigram=self.is_paired)
+
+    def sought(self) -> Key:
+        """What a store is asked for: an element for each known token, of which it never seeks the last. So the last pair, of
+        which the second token is not known, may have any.
+        """
+        key = self.key(self.request.num_tokens)
+        if not self.is_paired:
+            return key
+        last = bytes(key.width_bytes)
+        return Key.from_elements(bytes(key.data[: key.length * key.width_bytes]) + last, self.namespace, bigram=True)
+
+    def _key(self, begin: int, end: int) -> Key:
+        return Key(self._tokens(begin, end), self.namespace, bigram=self.is_paired)
 
     def _tokens(self, begin: int, end: int) -> NDArray[np.int64]:
         return key_tokens(self.request, begin, end)

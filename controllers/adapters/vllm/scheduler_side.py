@@ -75,6 +75,7 @@ class SchedulerSide:
         observers: are told of the requests, and closed with the cache.
         asks_after_sleep: vLLM resets the cache when it goes to sleep, and the workers can tell whether it did.
         infers: see `HostSessions`.
+        has_paired_keys: what a block holds depends on the token behind it, too.
 
     Attributes:
         sessions: of the requests.
@@ -94,9 +95,11 @@ class SchedulerSide:
         observers: Sequence[CacheObserver] = (),
         asks_after_sleep: bool = False,
         infers: bool = False,
+        has_paired_keys: bool = False,
     ) -> None:
         self.index = index
         self._asks_after_sleep = asks_after_sleep
+        self._has_paired_keys = has_paired_keys
         self._reset: Reset | None = None
         self.store = store
         self._workers = worker_count
@@ -149,6 +152,7 @@ class SchedulerSide:
         tracked = TrackedRequest(request=request, namespace=namespace, prompt_tokens=request.num_tokens)
         self.sessions.begin(tracked, session, given)
         tracked.is_storable = is_storable and self.store is not None
+        tracked.is_paired = self._has_paired_keys
         self._tracked[request.request_id] = tracked
 
     def end(self, request_id: str) -> None:
@@ -305,7 +309,7 @@ class SchedulerSide:
             return False
         request = tracked.request
         if tracked.fetch is Fetching.UNASKED:
-            is_asked = self.store.fetch(request.request_id, tracked.key(request.num_tokens), local_tokens)
+            is_asked = self.store.fetch(request.request_id, tracked.sought(), local_tokens)
             tracked.fetch = Fetching.WAITED_FOR if is_asked else Fetching.OVER
             if not is_asked:
                 return False

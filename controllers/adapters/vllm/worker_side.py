@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER, NO_LAYER_BYTES
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages, grouped_blocks
 from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepReport
 from unified_tree.controllers.pools.host_layout import host_page_bytes
@@ -203,6 +204,9 @@ class WorkerSide:
             self.store.close()
 
     def _views(self, group: BlockGroup) -> dict[str, torch.Tensor]:
+        if group.layer_names == (NO_LAYER,):
+            device = next(iter(self._caches.values())).device
+            return {NO_LAYER: torch.zeros(self._block_count, NO_LAYER_BYTES, dtype=torch.uint8, device=device)}
         return {name: grouped_blocks(self._caches[name], self._block_count) for name in group.layer_names}
 
     def _drain(self) -> None:

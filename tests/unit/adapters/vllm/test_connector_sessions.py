@@ -107,15 +107,16 @@ def test_a_session_that_ends_goes_first_and_an_open_one_stays(kind: str) -> None
     asked(engine, "b", [*head, *text(3, 4), 0], "ending", {"retain": True})
     assert left_pages(engine) == 0
     asked(engine, "c", [*head, *text(3, 4), *text(4, 2), 0], "ending", {"end": True})
-    assert left_pages(engine) == 6
+    own = 6 if kind != "drafted" else 8  # a block before a branch is a block of its own there
+    assert left_pages(engine) == own
     counters = engine.side.take_counters()
     assert counters["ended_sessions"] == 1
     index = engine.side.index
-    index.host.evict({"group0": 6})
+    index.host.evict({"group0": own})
     assert left_pages(engine) == 0
     hits = engine.hit_tokens
     asked(engine, "d", [*head, *text(2, 4), 7], "open")
-    assert engine.hit_tokens == hits + 7 * PAGE, "the open session goes on"
+    assert engine.hit_tokens == hits + (7 if kind != "drafted" else 6) * PAGE, "the open session goes on"
 
 
 def test_a_turn_supersedes_the_states_before_it() -> None:
