@@ -81,6 +81,36 @@ def save_adapter(path: Path, seed: int) -> None:
     (path / "adapter_config.json").write_text(json.dumps(adapted))
 
 
+def save_draft(path: Path) -> None:
+    """A draft model of the Llama: its weights with noise, so that it guesses some tokens and fails at others."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(LlamaConfig(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=2))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(torch.randn_like(each) * 0.02)
+    model.save_pretrained(path)
+
+
+def save_eagle(path: Path) -> None:
+    """An EAGLE head of one layer for the Llama."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(4)
+    config = LlamaConfig(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=1, architectures=["LlamaForCausalLM"])
+    layers = {
+        name.removeprefix("model."): each.contiguous()
+        for name, each in LlamaForCausalLM(config).state_dict().items()
+        if name.startswith("model.layers.") and "input_layernorm" not in name
+    }
+    config.save_pretrained(path)
+    save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
+
+
 def save_tokenizer(path: Path) -> None:
     """One word a token, for a server."""
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -19,6 +19,7 @@ INTERFACE = Interface(
     classes={
         f"{CONNECTORS}/base.py": (
             "KVConnectorBase_V1",
+            "KVConnectorHandshakeMetadata",
             "KVConnectorMetadata",
             "KVConnectorRole",
             "KVConnectorTransferResults",
@@ -27,6 +28,7 @@ INTERFACE = Interface(
         ),
         f"{CONNECTORS}/metrics.py": ("KVConnectorPromMetrics", "KVConnectorStats"),
         "vllm/distributed/kv_events.py": ("AllBlocksCleared", "BlockRemoved", "BlockStored"),
+        "vllm/distributed/parallel_state.py": ("GroupCoordinator",),
         "vllm/device_allocator/__init__.py": ("AllocationData", "MemAllocator"),
         "vllm/device_allocator/cumem.py": ("CuMemAllocator",),
         "vllm/device_allocator/sleep_mode_backend.py": ("SleepModeBackend",),
@@ -47,11 +49,16 @@ INTERFACE = Interface(
         "vllm/lora/request.py": ("LoRARequest",),
         "vllm/multimodal/inputs.py": ("MultiModalFeatureSpec", "PlaceholderRange"),
         "vllm/config/kv_transfer.py": ("KVTransferConfig",),
+        "vllm/config/speculative.py": ("SpeculativeConfig",),
         "vllm/config/offload.py": ("OffloadConfig", "PrefetchOffloadConfig", "UVAOffloadConfig"),
     },
     functions={
         "vllm/device_allocator/__init__.py": ("get_mem_allocator_instance",),
-        "vllm/distributed/parallel_state.py": ("get_tensor_model_parallel_rank", "get_tensor_model_parallel_world_size"),
+        "vllm/distributed/parallel_state.py": (
+            "get_pp_group",
+            "get_tensor_model_parallel_rank",
+            "get_tensor_model_parallel_world_size",
+        ),
         "vllm/distributed/kv_events.py": ("MEDIUM_CPU",),
         "vllm/logger.py": ("init_logger",),
         "vllm/v1/core/kv_cache_utils.py": ("maybe_convert_block_hash", "hash_block_tokens", "init_none_hash"),
@@ -61,6 +68,7 @@ INTERFACE = Interface(
     extended=frozenset(
         {
             "KVConnectorBase_V1",
+            "KVConnectorHandshakeMetadata",
             "KVConnectorMetadata",
             "KVConnectorPromMetrics",
             "KVConnectorStats",
