@@ -23,7 +23,7 @@ from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
-from unified_tree.policies.density.turns import Place, Session, Turn, half_octaves, latest, rate_of_place, session_of
+from unified_tree.policies.density.turns import MOST_OFF, Place, Reach, Session, Turn, half_octaves, latest, rate_of_place, session_of
 from unified_tree.policies.standard_policy import Standard, last_used
 from unified_tree.terms.tier import Tier
 
@@ -71,10 +71,12 @@ KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
 its kind."""
 WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
 COPIED_OFF: Final = 8
+WHOLE: Final = MOST_OFF + COPIED_OFF
+"""That of a value whose loss costs its own tokens."""
 """A value with a copy on the other tier loses so many half octaves less: to load it costs about a sixteenth of computing it."""
 GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
-WEIGHTS: Final[list[float]] = [2.0 ** ((i - COPIED_OFF) / 2) for i in range(1 << WEIGHT_BITS)]
+WEIGHTS: Final[list[float]] = [2.0 ** ((i - WHOLE) / 2) for i in range(1 << WEIGHT_BITS)]
 GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
 
 
@@ -108,6 +110,7 @@ class HitDensity(Standard):
         self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
+        self._reach = Reach()
         self._has_budget = False  # that all pools share
         self._host_was_full = [False] * len(components)  # of a kind; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
@@ -132,7 +135,7 @@ class HitDensity(Standard):
     def _queue(self, value: Value) -> i64:
         if not value.touched:
             return UNUSED
-        weight: i64 = 0 if value.copied else COPIED_OFF
+        weight: i64 = WHOLE - COPIED_OFF if value.copied else WHOLE
         if not self._is_path[value.component]:
             window = self._window[value.component]
             weight = min(WEIGHT_MASK, weight + half_octaves(max(1.0, self._view.tokens_lost(value) / window)))
@@ -140,10 +143,12 @@ class HitDensity(Standard):
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return UNTOLD << KIND_SHIFT | weight
-        kind = SESSION
-        if not self._is_path[value.component] and value.node.end + self._window[value.component] <= turn.saved_to:
+        kind, off = SESSION, i64(0)
+        if self._is_path[value.component]:
+            off = self._reach.off(turn, value.node.end)
+        elif value.node.end + self._window[value.component] <= turn.saved_to:
             kind = EARLIER
-        queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight
+        queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight - off
         places = session_of(line).places
         place = None if places is None else places.get(value.node.end)
         if place is not None:
@@ -237,7 +242,7 @@ class HitDensity(Standard):
             said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
         lost = ""
         if kind != UNUSED and tokens < 1.0:
-            lost = ", the other tier has it, too"
+            lost = ", the other tier has it, too, or requests that go on seldom need it"
         elif tokens > 1.5:
             lost = f", its loss costs about {tokens:,.0f} tokens for each one that it frees"
         return f"{said}, {last_used(second_rank, now)}{lost}"
@@ -344,13 +349,17 @@ class HitDensity(Standard):
             if before is not None and before.is_gone_on_from(fork):
                 # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
                 turn = before if before.is_open or before.end == start else self._go_on(before, fork)
+                turn.shares(fork)
             else:
                 if above is not None and before is not None and fork > start:
                     self._fork(above, fork)
                 turn = self._begin(Turn(self.now, fork, fork, None))
             session_of(line).turn = turn
-        elif not turn.is_open and start < turn.end:  # evicted text comes back
-            turn = self._go_on(turn, start)
+        else:
+            if not turn.is_open and start < turn.end:  # evicted text comes back
+                turn = self._go_on(turn, start)
+            if start == turn.begin:
+                turn.shares(min(node.end, turn.end_before))
         accounted = turn.accounted if turn.use >= 0 else start
         turn.use, turn.accounted = self._shadow.grew(line, start, node.end, turn.use, accounted)
         self._note_mode()
@@ -372,6 +381,7 @@ class HitDensity(Standard):
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""
+        self._reach.note(before)
         turn = before.by = Turn(self.now, before.start, length, before)
         if before.saved_to:
             self._counts[1 if length < before.saved_to else 0] += 1.0

@@ -24,6 +24,15 @@ FEATURES: Final = 7
 BIN_BITS: Final = 5
 BINS: Final = 24
 UNJUDGED: Final = -1
+FIRST, SAME, MORE = 0, 1, 2
+"""A turn is the first one of its session, shares as much of the text as the one before it did, or more."""
+PARTS: Final = 8
+SURE: Final = 4
+"""So many turns are thought to have been shared whole before any was."""
+LATELY: Final = 256
+"""After about so many turns of a kind, what is known of them counts half."""
+MOST_OFF: Final = 12
+"""A text that is hardly ever shared is worth so many half octaves less, at most."""
 HALF_OCTAVES: Final = 2.0 / log(2.0)
 
 
@@ -57,7 +66,8 @@ class Turn:
     Attributes:
         at: the tick of the tree's clock at which it published last; until then, at which it arrived.
         start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
-        begin: how much of it the request shared.
+        begin: up to where the request shared it; it added what is behind that.
+        begin_before, end_before, kind_before: `begin`, `end` and `kind` of the turn before it; -1, 0 and FIRST without one.
         turns: how many the session had before.
         gap, gap_before: after how many ticks this one came, and the one before it; -1 where there was none.
         mean_gap: a moving mean of the gaps.
@@ -74,8 +84,10 @@ class Turn:
         "accounted",
         "at",
         "begin",
+        "begin_before",
         "by",
         "end",
+        "end_before",
         "features",
         "gap",
         "gap_before",
@@ -83,6 +95,7 @@ class Turn:
         "growth",
         "is_open",
         "judged",
+        "kind_before",
         "mean_gap",
         "saved_to",
         "start",
@@ -104,10 +117,12 @@ class Turn:
         self.judged: i64 = UNJUDGED
         if before is None:
             self.turns = 0
+            self.begin_before, self.end_before, self.kind_before = -1, 0, FIRST
             self.gap = self.gap_before = self.growth = -1
             self.mean_gap = 0.0
         else:
             self.start = before.start
+            self.begin_before, self.end_before, self.kind_before = before.begin, before.end, before.kind
             self.turns = before.turns + 1
             self.gap = at - before.at
             self.gap_before = before.gap
@@ -121,6 +136,17 @@ class Turn:
         """
         is_same = self.is_open or length >= self.begin
         return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
+
+    @property
+    def kind(self) -> int:
+        """FIRST, SAME or MORE."""
+        if self.turns == 0:
+            return FIRST
+        return SAME if self.begin <= self.begin_before else MORE
+
+    def shares(self, length: int) -> None:
+        """Its request shares the text up to there, as is seen where evicted text comes back."""
+        self.begin = max(self.begin, length)
 
     def went_on(self, end: int, now: int) -> None:
         """Its request has published more."""
@@ -168,6 +194,45 @@ class Place:
         else:
             self.uses += 1
             self.last = now
+
+
+def _part(length: i64, begin: i64, end: i64) -> i64:
+    """In which part of [begin, end) a prefix ends, from 1 on; 0 for none of it."""
+    if length <= begin:
+        return 0
+    return min(PARTS, 1 + (PARTS * (length - begin) - 1) // max(1, end - begin))
+
+
+class Reach:
+    """How far requests share what the turn before them added.
+
+    The next request of a chat shares all of that; where thoughts are dropped, its first part; a question about a document, or
+    behind a system prompt, nothing. So the text behind that is worth less than the session. Learned apart for turns of each
+    kind: first ones, those that shared as much as the turn before, and others.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [[0] * PARTS + [SURE] for _ in (FIRST, SAME, MORE)]
+        self._off = [[0] * (PARTS + 1) for _ in (FIRST, SAME, MORE)]
+
+    def note(self, turn: Turn) -> None:
+        """A turn is over: how far it shared what the one before had added. Cost: O(PARTS)."""
+        if not turn.turns:
+            return
+        counts = self._counts[turn.kind_before]
+        counts[_part(turn.begin, turn.begin_before, turn.end_before)] += 1
+        if sum(counts) > LATELY:
+            for i in range(PARTS + 1):
+                counts[i] >>= 1
+        total, sharing = sum(counts), 0
+        off = self._off[turn.kind_before]
+        for i in range(PARTS, 0, -1):
+            sharing += counts[i]
+            off[i] = int(half_octaves(total / sharing)) if sharing << MOST_OFF // 2 > total else MOST_OFF
+
+    def off(self, turn: Turn, length: int) -> i64:
+        """By how many half octaves a prefix of that length is used more rarely than the session goes on. Cost: O(1)."""
+        return self._off[turn.kind][_part(length, turn.begin, turn.end)]
 
 
 def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
