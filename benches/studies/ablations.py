@@ -17,10 +17,12 @@ from unified_tree.policies.density.hit_density import (
     LAST_RESUMED,
     SESSION,
     WEIGHT_MASK,
+    WHOLE,
     HitDensity,
 )
 from unified_tree.policies.density.recency_shadow import RecencyShadow
 from unified_tree.policies.density.survival import Survival
+from unified_tree.policies.density.turns import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +82,22 @@ class no_tokens_lost(HitDensity):
 
     def _queue(self, value: Value) -> int:
         queue = int(super()._queue(value))
-        return (queue & ~WEIGHT_MASK) + min(queue & WEIGHT_MASK, COPIED_OFF)
+        return (queue & ~WEIGHT_MASK) + min(queue & WEIGHT_MASK, WHOLE)
+
+
+class Shared(Reach):
+    """What a turn added is always shared whole."""
+
+    def note(self, turn: Turn) -> None:
+        pass
+
+
+class no_reach(HitDensity):
+    """It is not learned how far requests share what the turn before added."""
+
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        self._reach = Shared()
 
 
 class no_copies(HitDensity):

@@ -39,7 +39,10 @@ STUDIES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "sampling": (sampling.main, ["built-in agents"]),
     "splits": (splits.main, ["built-in agents gpt-oss-20b 8", "--json"]),
 }
-PARTS_OF_DENSITY = "groups", "places", "tokens_lost", "earlier", "last_again", "counts", "shadow", "settling", "rise", "copies"
+PARTS_OF_DENSITY = (
+    *("groups", "places", "tokens_lost", "reach", "earlier", "last_again", "counts", "shadow", "settling", "rise"),
+    "copies",
+)
 
 
 @pytest.fixture(autouse=True)

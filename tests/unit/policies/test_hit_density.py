@@ -188,6 +188,16 @@ def test_chats_that_go_on_outlive_scans(kind: str, tokens: int) -> None:
     assert chats_among_scans(density) > 0.5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_system_prompts_outlive_what_is_asked_behind_them(seed: int) -> None:
+    """Forty system prompts by Zipf popularity; no question comes again."""
+    texts = Texts(seed)
+    systems = [texts.new(15, 40) for _ in range(40)]
+    popularity = [1 / (i + 1) ** 0.8 for i in range(40)]
+    prompts = [texts.draw.choices(systems, popularity)[0] + texts.new(1, 20) for _ in range(700)]
+    assert Served("density", PATHS, 600).hits(prompts) > 1.15 * Served("lru", PATHS, 600).hits(prompts)
+
+
 def test_the_state_behind_a_system_prompt_outlives_those_of_sessions() -> None:
     hits = {}
     for policy in ("lru", "density"):

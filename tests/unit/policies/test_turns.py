@@ -9,7 +9,18 @@ from traffic import PATHS, STATES, Served, Texts
 
 from unified_tree import Key
 from unified_tree.nodes.line import Line
-from unified_tree.policies.density.turns import BIN_BITS, BINS, FEATURES, MEAN_GAPS, Turn, latest, octave, session_of
+from unified_tree.policies.density.turns import (
+    BIN_BITS,
+    BINS,
+    FEATURES,
+    MEAN_GAPS,
+    MOST_OFF,
+    Reach,
+    Turn,
+    latest,
+    octave,
+    session_of,
+)
 
 
 def turn_of(server: Served, tokens: list[int]) -> Turn:
@@ -77,7 +88,7 @@ def test_a_session_comes_back_after_its_text_was_evicted(pieces: tuple[int, ...]
     text += texts.new(9, 9)
     assert server.serve(text, save_at=pieces) == 0
     turn = turn_of(server, text)
-    assert (turn.turns, turn.growth, turn.end, turn.is_open) == (1, 9 - dropped, 33, False)
+    assert (turn.turns, turn.growth, turn.begin, turn.end, turn.is_open) == (1, 9 - dropped, 24, 33, False)
     assert turn.gap > 8
 
 
@@ -189,3 +200,36 @@ def test_a_line_has_one_session() -> None:
     session = session_of(line)
     assert session_of(line) is session is line.policy_state
     assert (session.turn, session.places, session.saves, session.stairs) == (None, None, None, ())
+
+
+# -- how far the next request shares what a turn added
+
+
+def after(shared: list[int], added: int = 80) -> tuple[Reach, Turn]:
+    """A session whose first turn added some tokens; each request shares so much of what the turn before it added."""
+    reach, turn = Reach(), Turn(0, 0, 0, None)
+    turn.went_on(added, 0)
+    for at, share in enumerate(shared, 1):
+        turn = Turn(at, 0, turn.begin + share, turn)
+        turn.went_on(turn.begin + added, at)
+        reach.note(turn)
+    return reach, turn
+
+
+def test_what_the_next_request_shares_whole_is_worth_as_much_as_its_session() -> None:
+    reach, turn = after([80] * 50)
+    assert {reach.off(turn, at) for at in range(turn.end + 100)} == {0}
+
+
+def test_what_is_never_shared_is_worth_little_and_what_was_shared_before_no_less() -> None:
+    reach, turn = after([80] + [0] * 200)
+    assert {reach.off(turn, at) for at in range(turn.begin + 1)} == {0}
+    assert all(10 <= reach.off(turn, at) <= MOST_OFF for at in range(turn.begin + 1, turn.end + 1))
+
+
+def test_where_the_end_is_dropped_the_first_part_is_worth_more() -> None:
+    reach, turn = after([60] * 100)
+    offs = [reach.off(turn, turn.begin + at) for at in range(1, 81)]
+    assert offs == sorted(offs)
+    assert set(offs[:60]) == {0}
+    assert min(offs[60:]) > 6

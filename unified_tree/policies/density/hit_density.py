@@ -2,7 +2,8 @@
 
 A value is worth the rate at which its session goes on (`Survival`), or its place is used (`rate_of_place`), whichever is more,
 times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
-before (`tokens_lost`), of a token of path itself. What only a branch would resume from goes before, as under `cost`.
+before (`tokens_lost`), of a token of path itself, as far as the next request shares it (`Reach`). What only a branch would
+resume from goes before, as under `cost`.
 
 Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
 would hit more, they do so again.
@@ -23,7 +24,17 @@ from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
 from unified_tree.policies.density.survival import Survival
-from unified_tree.policies.density.turns import MOST_OFF, Place, Reach, Session, Turn, half_octaves, latest, rate_of_place, session_of
+from unified_tree.policies.density.turns import (
+    MOST_OFF,
+    Place,
+    Reach,
+    Session,
+    Turn,
+    half_octaves,
+    latest,
+    rate_of_place,
+    session_of,
+)
 from unified_tree.policies.standard_policy import Standard, last_used
 from unified_tree.terms.tier import Tier
 
