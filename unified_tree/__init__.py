@@ -17,8 +17,8 @@ from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Amount, TenantGroup, Tenants
 from unified_tree.inserts.grafting import GraftResult
+from unified_tree.misses.causes import Miss
 from unified_tree.misses.explain import Explanation, Loss
-from unified_tree.misses.miss import Miss
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.effect import Copy, Effect, EffectKind
 from unified_tree.nodes.line import Eviction

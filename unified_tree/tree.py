@@ -17,12 +17,12 @@ from unified_tree.declare.tenants import Tenants
 from unified_tree.eviction import evicting
 from unified_tree.inputs.arguments import checked_resident, flag, integer, integers
 from unified_tree.inserts.inserting import insert
-from unified_tree.locks.locks import Locks, collect
+from unified_tree.locks.locks import Locks
 from unified_tree.lookup import matching
 from unified_tree.misses.causes import misses
 from unified_tree.misses.explain import Explanation, explain
 from unified_tree.misses.miss_cause import MissCause
-from unified_tree.native.clock import coarse_monotonic_s
+from unified_tree.native.chosen import coarse_monotonic_s
 from unified_tree.policies.table import made_policy, policy_factory
 from unified_tree.state.tree_state import TreeState
 from unified_tree.terms.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
     from unified_tree.nodes.receipt import Receipt
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard
@@ -164,7 +164,8 @@ class UnifiedTree:
         """
         checked_resident(tier)
         boundary = checked_boundary(boundary)
-        return np.frombuffer(b"".join(collect(self._state, self._locks, boundary, component, tier)), np.int64)
+        i = self._state.layout.index_of(component)
+        return np.frombuffer(b"".join(self._locks.pages(boundary, i, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
         """Lock what a boundary needs on one tier until the receipt is released. Locked pages are not freed, moved or
@@ -293,7 +294,7 @@ class UnifiedTree:
             later_length: the later boundary's, in tokens.
         """
         i = self._state.layout.index_of(component)
-        for owner, window in self._state.layout.owned_windows[Tier.DEVICE]:
+        for owner, window in self._state.layout.on_device.windows:
             if owner == i:
                 return matching.supersede(self._state, i, window, boundary, later_length)
         raise ConfigurationError(f"{component!r} has no windows of its own")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
-from unified_tree.controllers.cache.lease_state import LeaseState
+from unified_tree.controllers.cache.lease_state import Ask, LeaseState
 from unified_tree.lookup.matching import match, path_reach, use, window_gap
 from unified_tree.misses import causes
 from unified_tree.terms.errors import OutOfPagesError, TransferError
@@ -28,7 +28,49 @@ NOTHING: Final[dict[str, int]] = {}
 LOAD_FAILED: Final[tuple[int, str | None]] = (causes.LOAD_FAILED, None)
 NO_ROOM: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "room")
 NO_ROOM_TO_LOAD: Final = "no room to load"
+CANCELLED: Final = "load beside a cancelled one"
 TOO_DEAR: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "cost")
+AT_MATCH: Final = 0
+BEFORE: Final = 1
+AFTER: Final = 2
+"""When a request counts as a use of what it resumes from: in the match, before it locks, or once it has all."""
+
+
+class Plan:
+    """A candidate where a prompt resumes.
+
+    Args:
+        found: the match of the prompt.
+        boundary: where it resumes; `wanted`: the windows and states that it needs there, by index.
+        unloaded, dropped: see `Admission._plan`.
+
+    Attributes:
+        compute_from: the first token that it computes.
+        rebuilds: whether it runs tokens before the boundary again; `loads`: whether it loads back what is on host.
+        needs: device pages by component that it takes at once.
+        counts: AT_MATCH, BEFORE or AFTER.
+    """
+
+    __slots__ = ("boundary", "compute_from", "counts", "dropped", "found", "loads", "needs", "rebuilds", "unloaded", "wanted")
+
+    def __init__(
+        self,
+        found: Match,
+        boundary: Boundary,
+        wanted: tuple[int, ...],
+        unloaded: tuple[int, str | None],
+        dropped: str | None,
+    ) -> None:
+        self.found = found
+        self.boundary = boundary
+        self.wanted = wanted
+        self.unloaded = unloaded
+        self.dropped = dropped
+        self.compute_from = boundary.length
+        self.rebuilds = False
+        self.loads = False
+        self.needs = NOTHING
+        self.counts = AT_MATCH
 
 
 class Admission:
@@ -75,8 +117,6 @@ class Admission:
         reserve_tokens: int = 0,
         fills: int = 0,
         arriving: bool = False,
-        refused: tuple[int, str | None] = LOAD_FAILED,
-        dropped: str | None = None,
     ) -> Lease:
         """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
 
@@ -84,113 +124,119 @@ class Admission:
             reserve_tokens: also allocate pages for so many tokens.
             fills: take of windows only what this length needs, and save nothing on the way; see PrefixCache.acquire_to_fill.
             arriving: resume from the path alone; see PrefixCache.acquire.
-            refused: why it may not load; `dropped`: the same as it is counted, if that was found out just now.
 
         If this raises, all locks and pages taken before are released, and nothing counts as used.
         """
-        parts = self._resources
-        point, limit, state = parts.layout.point, key.length - 1, parts.state
+        ask = Ask(key, priority, save_output=save_output, arriving=arriving)
+        ask.checkpoints = checkpoints
+        ask.may_rebuild = self._rebuild and may_rebuild and not arriving
+        ask.reserve_tokens, ask.fills = reserve_tokens, fills
+        if arriving:
+            ask.fills = self._resources.layout.floor_to_page(key.length)
+            ask.reserve_tokens = max(reserve_tokens, key.length)
+        plan = self._plan(ask, TOO_DEAR if may_load else LOAD_FAILED, None, may_load=may_load)
+        try:
+            return self._take(ask, plan)
+        except (OutOfPagesError, TransferError) as error:
+            if not plan.loads:
+                raise
+            is_short = isinstance(error, OutOfPagesError)
+        unloaded, dropped = NO_ROOM if is_short else LOAD_FAILED, NO_ROOM_TO_LOAD if is_short else CANCELLED
+        return self._take(ask, self._plan(ask, unloaded, dropped, may_load=False))
+
+    def _plan(self, ask: Ask, unloaded: tuple[int, str | None], dropped: str | None, *, may_load: bool) -> Plan:
+        """Match a prompt and choose a candidate that will have all that it needs. Raises OutOfPagesError if there is none.
+
+        Args:
+            unloaded: why what the host has is not loaded, if it is not; `dropped`: the same as it is counted, if that was found
+                out just now.
+        """
+        parts, key = self._resources, ask.key
+        layout, point = parts.layout, parts.layout.point
         if point is not None:
             parts.device.check({point: 1})
-        if arriving:
-            fills, reserve_tokens = parts.layout.floor_to_page(key.length), max(reserve_tokens, key.length)
-        is_sure = parts.controller is None and not reserve_tokens
+        is_sure = parts.controller is None and not ask.reserve_tokens
         if is_sure and point is not None:
             is_sure = parts.device.allocators[point].free_pages > 0
-        found = match(state, key, limit, touch=is_sure, checks=True)
-        rebuilds = not arriving and self._rebuild and may_rebuild and found.rebuild.length > found.device.length
-        if arriving:
-            boundary, wanted = self._path_on_device(found)
-        else:
-            boundary, wanted = (found.rebuild, ()) if rebuilds else (found.device, parts.layout.saved_indices)
-        compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
-        loads = may_load and parts.controller is not None and self._is_worth_loading(found, compute_from)
-        unloaded = TOO_DEAR if may_load else refused
-        needs: dict[str, int] = NOTHING
-        if loads:
-            needs = self._needs(found.reachable.length, found.reachable.length, reserve_tokens, fills)
-            if not self._has_room_to_load(found.reachable, needs):
-                loads, unloaded, dropped = False, NO_ROOM, NO_ROOM_TO_LOAD
-        counts_first = not loads
-        if not (is_sure or loads) and (point is not None or reserve_tokens):
-            run_from = 0 if arriving and not wanted else compute_from
-            needs = self._needs(boundary.length, run_from, reserve_tokens, fills)
-            if not parts.device.are_free(needs):
-                counts_first = False
-                parts.device.check(needs, parts.locks.pages_to_pin(boundary, wanted))
-            elif reserve_tokens:  # there may be no memory for the tables of so many
-                counts_first = False
+        found = match(parts.state, key, key.length - 1, touch=is_sure, checks=True)
+        plan = Plan(found, found.device, layout.saved_indices, unloaded, dropped)
+        if ask.arriving:
+            plan.boundary, plan.wanted = self._path_on_device(found)
+        elif ask.may_rebuild and found.rebuild.length > found.device.length:
+            plan.rebuilds = True
+            plan.boundary, plan.wanted = found.rebuild, ()
+        plan.compute_from = plan.boundary.length - (found.rebuild_tokens if plan.rebuilds else 0)
+        if may_load and parts.controller is not None and self._is_worth_loading(found, plan.compute_from):
+            plan.needs = self._needs(ask, found.reachable.length, found.reachable.length)
+            plan.loads = self._has_room_to_load(found.reachable, plan.needs)
+            if not plan.loads:
+                plan.unloaded, plan.dropped = NO_ROOM, NO_ROOM_TO_LOAD
+        plan.counts = AT_MATCH if is_sure else AFTER if plan.loads else BEFORE
+        if not (is_sure or plan.loads) and (point is not None or ask.reserve_tokens):
+            run_from = 0 if ask.arriving and not plan.wanted else plan.compute_from
+            plan.needs = self._needs(ask, plan.boundary.length, run_from)
+            are_free = parts.device.are_free(plan.needs)
+            if not are_free:
+                parts.device.check(plan.needs, parts.locks.pages_to_pin(plan.boundary, plan.wanted))
+            if not are_free or ask.reserve_tokens:  # there may be no memory for the tables of so many
+                plan.counts = AFTER
+        return plan
+
+    def _take(self, ask: Ask, plan: Plan) -> Lease:
+        """Lock and allocate as planned. If this raises, all that was taken is given back."""
+        parts, found = self._resources, plan.found
         load: Load | None = None
         taken: LeaseState | None = None
         lease: Lease | None = None
         try:
-            if loads:
+            if plan.loads:
                 assert parts.controller is not None
-                load = parts.controller.load(found.reachable, found.reachable.length - compute_from, needs)
-                boundary, compute_from = load.boundary, found.reachable.length
-                wanted = parts.layout.saved_indices
-            taken = LeaseState(
-                parts,
-                self._weights.generation(key.namespace),
-                key,
-                boundary,
-                compute_from,
-                priority=priority,
-                save_output=save_output,
-                load=load,
-                arriving=arriving,
-            )
+                load = parts.controller.load(found.reachable, found.reachable.length - plan.compute_from, plan.needs)
+                plan.boundary, plan.compute_from = load.boundary, found.reachable.length
+                plan.wanted = parts.layout.saved_indices
+            generation = self._weights.generations.current(ask.key.namespace)
+            taken = LeaseState(parts, generation, ask, plan.boundary, plan.compute_from, load)
             lease = Lease(self._owner, taken)
             self._leases.add(lease, taken)
-            if counts_first and not is_sure:
-                use(state, found, boundary)
-            taken.begin(wanted, rebuilds=rebuilds)
-            points: list[int] = []
-            if parts.layout.saved_indices and not (fills or arriving):
-                points = self._save_points(taken, found, checkpoints)
-                kept = tuple(sorted(points[: self._save_limit]))
-                taken.plan_saves(kept, found.save_at, prompt_end=not checkpoints)
-            if reserve_tokens:
-                if arriving:
-                    taken.expect(has_windows=bool(wanted) or not parts.layout.windows)
-                elif fills:
-                    taken.keep_only_for(fills)
-                taken.grow_now(reserve_tokens)
-            if not counts_first:
-                use(state, found, taken.boundary)
-            if state.listener is not None:
-                taken.arrived(state.arrival)
-            if not loads and parts.controller is not None:
+            if plan.counts == BEFORE:
+                use(parts.state, found, plan.boundary)
+            taken.begin(plan.wanted, rebuilds=plan.rebuilds)
+            points = self._plan_saves(ask, plan, taken)
+            if ask.reserve_tokens:
+                self._reserve(ask, plan, taken)
+            if plan.counts == AFTER:
+                use(parts.state, found, taken.boundary)
+            taken.admitted_by(found, plan.unloaded)
+            if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)
-            taken.admitted_by(found, unloaded)
             self._count_unsaved(taken, points)
-            if dropped is not None:
-                parts.counters.count_drop(dropped)
+            if plan.dropped is not None:
+                parts.counters.count_drop(plan.dropped)
             return lease
-        except BaseException as error:
+        except BaseException:
             if lease is not None and taken is not None:
                 self._leases.remove(lease, taken)
             elif load is not None:
                 assert parts.controller is not None
                 parts.controller.release(load)
-            if not loads or not isinstance(error, OutOfPagesError | TransferError):
-                raise
-            is_short = isinstance(error, OutOfPagesError)
-            refused = NO_ROOM if is_short else LOAD_FAILED
-            dropped = NO_ROOM_TO_LOAD if is_short else "load beside a cancelled one"
-        return self.admit(
-            key,
-            checkpoints,
-            priority=priority,
-            save_output=save_output,
-            may_load=False,
-            may_rebuild=may_rebuild,
-            reserve_tokens=reserve_tokens,
-            fills=fills,
-            arriving=arriving,
-            refused=refused,
-            dropped=dropped,
-        )
+            raise
+
+    def _plan_saves(self, ask: Ask, plan: Plan, taken: LeaseState) -> list[int]:
+        """Have a lease save states and windows on its way. Returns all places where that would help."""
+        if not self._resources.layout.saved_indices or ask.fills or ask.arriving:
+            return []
+        points = self._save_points(taken, plan.found, ask.checkpoints)
+        kept = tuple(sorted(points[: self._save_limit]))
+        taken.plan_saves(kept, plan.found.save_at, prompt_end=not ask.checkpoints)
+        return points
+
+    def _reserve(self, ask: Ask, plan: Plan, taken: LeaseState) -> None:
+        """Allocate the pages that were asked for at once."""
+        if ask.arriving:
+            taken.expect(has_windows=bool(plan.wanted) or not self._resources.layout.windows)
+        elif ask.fills:
+            taken.keep_only_for(ask.fills)
+        taken.grow_now(ask.reserve_tokens)
 
     def _path_on_device(self, found: Match) -> tuple[Boundary, tuple[int, ...]]:
         """How far the required paths reach on device, windows and states ignored; and by index the windows, if all that are
@@ -208,9 +254,9 @@ class Admission:
         )
         return record(Boundary, (node.id, length)), windows if has_windows else ()
 
-    def _needs(self, resumed: int, compute_from: int, reserve_tokens: int, fills: int) -> dict[str, int]:
+    def _needs(self, ask: Ask, resumed: int, compute_from: int) -> dict[str, int]:
         """Device pages by component that a request takes beside those that it resumes from."""
-        layout = self._resources.layout
+        layout, reserve_tokens, fills = self._resources.layout, ask.reserve_tokens, ask.fills
         needs = {} if layout.point is None else {layout.point: 1}
         count, held = layout.pages(reserve_tokens), resumed // layout.page_size
         if count > held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
 
 
 class AdmittedRequest:

@@ -208,7 +208,7 @@ class HeldHints:
         """The boundaries of a text from its end up to where its last prompt ended: the next turn resumes at one of them."""
         state = self._state
         is_gated = state.layout.is_gated
-        if at is not None and state.retired.has(at):
+        if at is not None and state.nodes.is_retired(at):
             return  # invalidated
         while at is not None and at.parent is not None:
             if at.resumable or not is_gated:

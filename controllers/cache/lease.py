@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
     from unified_tree.terms.results import Boundary
 
 

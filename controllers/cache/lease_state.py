@@ -16,12 +16,11 @@ from unified_tree.controllers.cache.miss_ledger import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StatePages
 from unified_tree.declare.coverage import NO_LENGTH
-from unified_tree.locks.locks import collect
 from unified_tree.terms.errors import LeaseError, StaleBoundaryError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.misses.causes import Miss, StoreLoss
     from unified_tree.nodes.node import Node
     from unified_tree.terms.results import Boundary, Match
 
@@ -41,6 +40,22 @@ a block that is not full, nothing is known to be shared."""
 LENGTH: Final = 0
 COMPUTED: Final = 1
 DOUBTED_AT: Final = 2
+
+
+class Ask:
+    """What a request asks for; see `PrefixCache.acquire` and `Admission.admit`."""
+
+    __slots__ = ("arriving", "checkpoints", "fills", "key", "may_rebuild", "priority", "reserve_tokens", "save_output")
+
+    def __init__(self, key: Key, priority: int, *, save_output: bool, arriving: bool) -> None:
+        self.key = key
+        self.priority = priority
+        self.save_output = save_output
+        self.arriving = arriving
+        self.checkpoints: Sequence[int] = ()
+        self.may_rebuild = False
+        self.reserve_tokens = 0
+        self.fills = 0
 
 
 class LeaseState:
@@ -89,22 +104,18 @@ class LeaseState:
         self,
         resources: CacheResources,
         generation: Generation,
-        key: Key,
+        ask: Ask,
         boundary: Boundary,
         compute_from: int,
-        *,
-        priority: int,
-        save_output: bool,
-        load: Load | None = None,
-        arriving: bool = False,
+        load: Load | None,
     ) -> None:
+        key, point = ask.key, resources.layout.point
         self._resources = resources
         self.has_ended = False
-        self.locks = LeaseLocks(resources)
-        point = resources.layout.point
-        self.states = None if point is None else StatePages(resources, point, key.length)
         self.tables = PageTables(resources)
+        self.states = None if point is None else StatePages(resources, point, key.length)
         self.generation = generation
+        self.locks = LeaseLocks(resources)
         self.tokens = LeaseTokens(key)
         self.published = PublishedTokens(
             resources,
@@ -114,7 +125,7 @@ class LeaseState:
             self.locks,
             boundary,
             prompt_tokens=key.length,
-            priority=priority,
+            priority=ask.priority,
         )
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
@@ -124,10 +135,10 @@ class LeaseState:
         self._doubt = -1  # see `_doubted_at`
         self._numbers: memoryview | None = None  # all three, in a row of a batch
         self._row: DecodeRow | None = None
-        self.save_output = save_output
+        self.save_output = ask.save_output
         self.saves_prompt_end = True
         self.load = load
-        self.arrives = arriving
+        self.arrives = ask.arriving
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
@@ -184,33 +195,33 @@ class LeaseState:
 
         Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
         """
-        loading = self.load is not None
+        loading, boundary = self.load is not None, self.published.boundary
         if not loading:
-            self.published.boundary = self.locks.lock(self.boundary, wanted)
+            boundary = self.published.boundary = self.locks.lock(boundary, wanted)
         if self.states is not None:
             self.states.start()
             if self.arrives:
                 source = b""
             elif loading:
-                source = self._resources.tree.transfers.pages_with_loads(self.boundary, self.states.name).tobytes()
+                source = self._resources.tree.transfers.pages_with_loads(boundary, self.states.name).tobytes()
             elif self.locks.has_windows:
                 parts = self._resources
-                source = b"".join(collect(parts.state, parts.locks, self.boundary, self.states.name, Tier.DEVICE))
+                i = parts.state.layout.index[self.states.name]
+                source = b"".join(parts.locks.pages(boundary, i, Tier.DEVICE))
             else:
                 source = b""
-            length = 0 if self.arrives else self.boundary.length
+            length = 0 if self.arrives else boundary.length
             self.states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, length)
-        self.tables.lay_out(
-            self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
-        )
-
-    def arrived(self, arrival: object) -> None:
-        """Note what the policy answered to its arrival."""
-        self._arrival = arrival
+        self.tables.lay_out(boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading)
 
     def admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
-        """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
-        if self._resources.ledger.is_on:
+        """Note the match that it was admitted by, why what the host has was not loaded, if it was not, and what the policy
+        answered to its arrival.
+        """
+        state = self._resources.state
+        if state.listener is not None:
+            self._arrival = state.arrival
+        if state.ghosts is not None:
             self._misses = LeaseMisses(found, unloaded)
 
     def book_misses(self, in_store: int, loss: StoreLoss | None) -> None:

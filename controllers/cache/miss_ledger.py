@@ -14,18 +14,20 @@ from unified_tree.misses.causes import (
     NEVER_SAVED,
     OTHER_WEIGHTS,
     PAGE_REMAINDER,
+    Miss,
+    Misses,
     add_end,
     end_of_pages,
     find_misses,
+    listed,
 )
-from unified_tree.misses.miss import Miss, Misses, listed
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.order import KEPT, LEFT
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss, StoreLoss
+    from unified_tree.misses.causes import Miss, StoreLoss
     from unified_tree.nodes.line import Eviction
     from unified_tree.state.tree_state import TreeState
     from unified_tree.terms.results import Boundary, Match

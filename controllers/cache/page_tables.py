@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.locks.locks import collect
 from unified_tree.native.int64 import INT64
 from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
@@ -69,7 +68,7 @@ class PageTables:
         """
         layout, pages = self._layout, self._pages(loading)
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
-        prompt_pages = layout.pages(prompt_tokens)
+        prompt_pages, index = -(-prompt_tokens // layout.page_size), self._state.layout.index
         self._rebuilt_to = boundary.length if rebuilds else 0
         for name in layout.paths:
             table = PageTable(prompt_pages)
@@ -78,7 +77,7 @@ class PageTables:
             if loading:
                 _put_path(table, pages(boundary, name), last)
             else:
-                table.fill(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
+                table.fill(self._locks.pages(boundary, index[name], Tier.DEVICE), last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = PageTable(prompt_pages)
@@ -97,7 +96,7 @@ class PageTables:
                     table.put(last - ids.size, ids)
                     table.start(last - ids.size, first_run)
                 else:
-                    table.fill_end(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
+                    table.fill_end(self._locks.pages(boundary, index[name], Tier.DEVICE), last)
                     table.start(table.first_held, first_run)
                 self.write_from[name] = boundary.length
         if layout.point is not None:

@@ -19,7 +19,7 @@ from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
-from unified_tree.controllers.cache.sessions import Sessions, is_hashable, session_name
+from unified_tree.controllers.cache.sessions import Sessions, session_name
 from unified_tree.controllers.cache.sharing import Sharing
 from unified_tree.controllers.cache.stats import CacheStats
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
@@ -31,8 +31,8 @@ from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
 from unified_tree.declare.keys import Key
 from unified_tree.declare.settings import TreeSettings
-from unified_tree.inputs.arguments import flag, integer, items
-from unified_tree.native.clock import coarse_monotonic_s
+from unified_tree.inputs.arguments import flag, integer, integer_items, is_hashable
+from unified_tree.native.chosen import coarse_monotonic_s
 from unified_tree.policies.eviction_policy import PolicyFactory
 from unified_tree.terms.errors import ConfigurationError, LeaseError, UnifiedTreeError
 from unified_tree.terms.tier import Tier
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.cache.lease_state import LeaseState
     from unified_tree.controllers.counters.observers import Observers
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
@@ -232,7 +233,7 @@ class PrefixCache:
         if self._closed:
             raise LeaseError("the cache is closed; it takes no more requests")
         _check_prompt(key)
-        lengths = [integer(length, "a checkpoint", LeaseError) for length in items(checkpoints, "checkpoints", LeaseError)]
+        lengths = integer_items(checkpoints, "checkpoints", "a checkpoint", LeaseError)
         priority = integer(priority, "priority", LeaseError, minimum=MIN_PRIORITY)
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
@@ -263,11 +264,14 @@ class PrefixCache:
             finally:
                 if ages is not None:
                     ages.let_go()
-            self._book(lease, key, request)
+            state = self._leases.require(lease)
+            self._book(state, key, request)
+            if observers.all:
+                observers.tell("acquired", lease, key)
             opened = None if session is None else self.sessions.open(session)
             if opened is not None:
                 self.hints.returned(opened)
-            self._leases.require(lease).begin_turn(self.sessions, opened)
+            state.begin_turn(self.sessions, opened)
             if admitted is not None:
                 self.sharing.showed(admitted, lease.compute_from)
             return lease
@@ -281,9 +285,8 @@ class PrefixCache:
                 observers.tell("refused", error)
             raise
 
-    def _book(self, lease: Lease, key: Key, request: Hashable | None) -> None:
-        """A request was admitted: count it, and tell of it."""
-        state = self._leases.require(lease)
+    def _book(self, state: LeaseState, key: Key, request: Hashable | None) -> None:
+        """A request was admitted: count it."""
         if not self.ranks.is_single_rank:
             node, length = state.boundary
             self.ranks.record(f"{key.length} {node} {length} {state.compute_from}")
@@ -305,8 +308,6 @@ class PrefixCache:
         if state.host_tokens:
             counters.load_hit_tokens += state.host_tokens
         counters.rebuilt_tokens += state.cached_tokens - state.compute_from
-        if counters.observers.all:
-            counters.observers.tell("acquired", lease, key)
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
         """A lease whose pages the caller fills up to a length with state that a prefix linker brings. For a request whose state
@@ -647,7 +648,7 @@ class PrefixCache:
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
-        return self.weights.generation(self.sharing.namespaces(namespace)[-1] or namespace)
+        return self.weights.generations.current(self.sharing.namespaces(namespace)[-1] or namespace)
 
     def drain(self) -> None:
         """Finish and apply all transfers, prefetches and writes to the store that have been started or are due. Blocks."""

@@ -15,9 +15,8 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span, Status, StatusCode, Tr
 
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
-from unified_tree.controllers.cache.sessions import is_hashable
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED, CacheObserver, ObservedRequest
-from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.arguments import integer, is_hashable
 from unified_tree.inputs.printable import printable, traceback_of
 from unified_tree.terms.errors import ConfigurationError
 

@@ -40,20 +40,20 @@ class CacheLayout:
         self.components = every = kinds.components
         self.page_size = kinds.page_size
         self.save_grid_tokens = kinds.save_grid_tokens
-        points = [every[i].name for i in kinds.owned_points[0]]
+        points = [every[i].name for i in kinds.on_device.points]
         if len(points) > 1:
             raise ConfigurationError(
                 f"one Point component may have pages of its own, the others share them; there are {points}: keep both states "
                 f"in one page, or give all but one of them shares={points[0]!r}"
             )
         self.point = points[0] if points else None
-        paths, windows = kinds.owned_paths[0], kinds.owned_windows[0]
+        paths, windows = kinds.on_device.paths, kinds.on_device.windows
         self.paths = tuple([every[i].name for i in paths])
         self.optional_paths = frozenset([every[i].name for i in paths if not every[i].required])
         self.windows = tuple([(every[i].name, window) for i, window in windows])
         self.optional_windows = frozenset([every[i].name for i, _ in windows if not every[i].required])
         self.window_indices = tuple([i for i, _ in windows])
-        self.saved_indices = tuple(sorted([*self.window_indices, *kinds.owned_points[0]]))
+        self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
         self.sharers = tuple([c for c in every if c.shares is not None])
         self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
 

@@ -8,8 +8,9 @@ The tree holds what this means for its values (`state.claims`); here are the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
+from unified_tree.inputs.arguments import is_hashable
 from unified_tree.nodes.claim import Claimant, Tip
 from unified_tree.state import claims
 from unified_tree.terms.errors import LeaseError
@@ -202,12 +203,3 @@ def session_name(name: object) -> Hashable:
     if name is None or not is_hashable(name):
         raise LeaseError(f"a session's name must be hashable and not None, not {name!r}")
     return name
-
-
-def is_hashable(name: object) -> TypeGuard[Hashable]:
-    """Whether a dictionary takes it as a name."""
-    try:
-        hash(name)
-    except TypeError:
-        return False
-    return True

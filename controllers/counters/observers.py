@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
     from unified_tree.nodes.effect import EffectKind
     from unified_tree.terms.results import EvictResult
     from unified_tree.terms.tier import Tier

@@ -15,7 +15,7 @@ from unified_tree.inputs.printable import printable
 from unified_tree.lookup.matching import walk
 from unified_tree.misses.causes import LOAD_REFUSED, misses
 from unified_tree.misses.explain import losses_of, unknown_tail
-from unified_tree.native.comparing import agreement
+from unified_tree.native.chosen import agreement
 from unified_tree.terms.errors import UnifiedTreeError
 from unified_tree.terms.results import NOWHERE, Boundary
 

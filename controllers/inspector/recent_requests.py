@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.counters.observers import ObservedRequest
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
     from unified_tree.state.tree_state import TreeState
 
 MAX_UNTOLD = 32

@@ -81,7 +81,7 @@ class LinkedPrefixes:
         self._pools = pools
         linked = {pool.name for pool in pools}
         self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
-        self._invalidations = cache.weights.count_invalidations(invalidation_limit)
+        self._invalidations = cache.weights.generations.count(invalidation_limit)
         self._salt = PrefixSalt(weights_version, format_digest(pools), self._invalidations.of)
         self._wait_s = wait_s
         self._min_tokens = min_tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.misses.miss import StoreLoss
-from unified_tree.native.comparing import agreement
+from unified_tree.misses.causes import StoreLoss
+from unified_tree.native.chosen import agreement
 from unified_tree.terms.results import NOWHERE
 
 if TYPE_CHECKING:

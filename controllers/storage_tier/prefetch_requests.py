@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from sortedcontainers import SortedList
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
-from unified_tree.misses.miss import StoreLoss
+from unified_tree.misses.causes import StoreLoss
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.weights.generations import Generation, Generations, InvalidationCounters
+from unified_tree.controllers.weights.generations import Generations
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,17 +22,16 @@ class Weights:
         tree: its state is retired by an invalidation.
         ranks: the ranks that share the cache; all make the same calls.
         max_versions: how many namespaces may have their own names in a store; see WeightsNames.
+
+    Attributes:
+        generations: which version of a namespace is the current one.
     """
 
     def __init__(self, tree: UnifiedTree, ranks: RankAgreement, max_versions: Any) -> None:
         self._tree = tree
         self._ranks = ranks
-        self._generations = Generations()
+        self.generations = Generations()
         self._names = WeightsNames(ranks, max_versions)
-
-    def generation(self, namespace: str) -> Generation:
-        """The current version of a namespace; an invalidation ends it. Cost: O(1)."""
-        return self._generations.current(namespace)
 
     def name(self, namespace: str) -> str | None:
         """Its name in a store; see WeightsNames.of. Cost: O(1)."""
@@ -52,12 +51,8 @@ class Weights:
         """Start a new version of one namespace or of all; see PrefixCache.invalidate."""
         self._ranks.record(f"invalidate {namespace!r} {name!r}")
         self._tree.invalidate(namespace)
-        self._generations.end(namespace)
+        self.generations.end(namespace)
         self._names.invalidated(namespace, name)
-
-    def count_invalidations(self, max_names: int) -> InvalidationCounters:
-        """Count invalidations from now on, for as long as the result is alive; see InvalidationCounters."""
-        return self._generations.count(max_names)
 
 
 class WeightsNames:

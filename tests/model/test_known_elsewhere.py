@@ -10,7 +10,7 @@ from kinds import FULL
 
 from unified_tree import Key, MissCause, TreeSettings
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.misses.miss import Miss
+from unified_tree.misses.causes import Miss
 
 PAGE = 2
 Text = tuple[int, ...]

@@ -14,7 +14,7 @@ from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.storage import Outcome, StoreFault
 from unified_tree.controllers.storage_tier import PrefetchMode
-from unified_tree.misses.miss import NO_ANSWER, NOT_GIVEN
+from unified_tree.misses.causes import NO_ANSWER, NOT_GIVEN
 from unified_tree.misses.miss_cause import MissCause
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)

@@ -339,13 +339,13 @@ def retired(state: TreeState, _locks: Locks) -> Iterator[str]:
         return
     locked: set[Node] = set()
     for node in _nodes(state):
-        if state.retired.has(node) and any(v is not None and v.locks for v in (*node.device, *node.host)):
+        if state.nodes.is_retired(node) and any(v is not None and v.locks for v in (*node.device, *node.host)):
             at: Node | None = node
             while at is not None and at not in locked:
                 locked.add(at)
                 at = at.parent
     for node in _nodes(state):
-        if state.retired.has(node) and node not in locked:
+        if state.nodes.is_retired(node) and node not in locked:
             yield f"{node} was retired and is reached by nothing"
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unified_tree.declare.coverage import MAX_TOKENS, NO_LENGTH
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
-from unified_tree.terms.tier import HOST, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +24,17 @@ class SharedWindow(NamedTuple):
     owner_window: Suffix
 
 
+class Owned:
+    """The components with pages of their own on one tier, by index: paths, windows with their Suffix, and points."""
+
+    __slots__ = ("paths", "points", "windows")
+
+    def __init__(self, paths: tuple[int, ...], windows: tuple[tuple[int, Suffix], ...], points: tuple[int, ...]) -> None:
+        self.paths = paths
+        self.windows = windows
+        self.points = points
+
+
 class ComponentLayout:
     """The groups and constants of a tree's components, by their index; never changed. The tree's state and the cache share it.
 
@@ -38,7 +48,7 @@ class ComponentLayout:
         required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
-        owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
+        on_device, on_host: the components with pages of their own there.
         shared_windows: required windows that live in the pages of others.
         is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
@@ -62,9 +72,12 @@ class ComponentLayout:
         self.windows = tuple((i, suffix) for i, c in indexed if (suffix := c.coverage.suffix) is not None)
         self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
         owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
-        self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
-        self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
-        self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
+        self.on_device = Owned(
+            tuple(i for i in self.paths if i in owned),
+            tuple((i, w) for i, w in self.windows if i in owned),
+            tuple(i for i in self.points if i in owned),
+        )
+        self.on_host = Owned(self.paths, self.windows, self.points)
         self.required_paths = tuple(i for i in self.paths if self.components[i].required)
         self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
         self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
@@ -103,17 +116,3 @@ class ComponentLayout:
         if i is None:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
         return i
-
-    # By two constants, because compiled code makes a new tuple of both to index it by a tier.
-
-    def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
-        """The paths with pages of their own on a tier."""
-        return self.owned_paths[1] if tier is HOST else self.owned_paths[0]
-
-    def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
-        """The points with pages of their own on a tier."""
-        return self.owned_points[1] if tier is HOST else self.owned_points[0]
-
-    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, Suffix], ...]:
-        """The windows with pages of their own on a tier, as (index, Suffix)."""
-        return self.owned_windows[1] if tier is HOST else self.owned_windows[0]

@@ -63,28 +63,27 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        eviction = _take_out(state, victim, count - freed.page_counts[i], cut_pages, freed, eviction)
+        eviction = _take_out(state, pool, victim, count - freed.page_counts[i], cut_pages, freed, eviction)
 
 
 def _take_out(
-    state: TreeState, victim: Value, count: int, cut_pages: int | None, freed: Freed, eviction: Eviction | None
+    state: TreeState, pool: Pool, victim: Value, count: int, cut_pages: int | None, freed: Freed, eviction: Eviction | None
 ) -> Eviction | None:
-    """Remove a victim, or of a path's that may be cut as many pages of its end as are needed.
+    """Remove a victim of a pool, or of a path's that may be cut as many pages of its end as are needed.
 
     Returns what is remembered of it, as `_book_victim`.
     """
-    going = victim.page_count
-    if cut_pages is not None and state.layout.is_path[victim.component]:
-        pool = state.host_pools[victim.component] if victim.tier else state.device_pools[victim.component]
+    going = page_count = victim.page_count
+    if cut_pages is not None and pool.is_path:
         surplus = 0 if pool.shares is None else pool.surplus_pages(victim)
         if surplus:  # its group keeps its share
             count, cut_pages = min(count, surplus), min(cut_pages, surplus)
         going = min(going, max(count, cut_pages))
-    is_whole = going == victim.page_count
+    is_whole = going == page_count
     if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
         split(state, victim.node, victim.node.end - going * state.page_size)
         is_whole = True
-    eviction = _book_victim(state, victim, freed, eviction, is_whole=is_whole)
+    eviction = _book_victim(state, pool, victim, freed, eviction, is_whole=is_whole)
     if is_whole:
         remove_victim(state, victim, freed, eviction)
     else:
@@ -118,7 +117,7 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
         pages = 0
         if cut_pages is not None and pool.is_path:
             pages = -((shared.blocks_of(freed.page_counts) - count) // _page_blocks(state, shared, victim))
-        evictions[i] = _take_out(state, victim, pages, cut_pages, freed, evictions[i])
+        evictions[i] = _take_out(state, pool, victim, pages, cut_pages, freed, evictions[i])
     return freed.result()
 
 
@@ -145,7 +144,7 @@ def evict_over_caps(state: TreeState, tier: Tier) -> EvictResult:
                 continue
             count = -(-(share.used - share.cap) // shares.page_units[pool.slot])
             i = victim.component
-            evictions[i] = _take_out(state, victim, count, cut_pages, freed, evictions[i])
+            evictions[i] = _take_out(state, pool, victim, count, cut_pages, freed, evictions[i])
     return freed.result()
 
 
@@ -176,14 +175,13 @@ def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Fr
 
 
 def _book_victim(
-    state: TreeState, victim: Value, freed: Freed, eviction: Eviction | None, *, is_whole: bool
+    state: TreeState, pool: Pool, victim: Value, freed: Freed, eviction: Eviction | None, *, is_whole: bool
 ) -> Eviction | None:
     """Count a victim that is about to go, or to lose its end.
 
     Returns what is remembered of it, which all victims of one class, pool and call have in common; None without a memory.
     """
     i, tier = victim.component, victim.tier
-    pool = state.pools(tier)[i]
     ghosts, ages = state.ghosts, state.ages
     share = None if pool.shares is None else pool.shares.of(victim)
     if ghosts is not None and ages is not None:
@@ -257,9 +255,10 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
     gone = state.remove(value)
     freed.add(gone)
     if is_path and state.lacks_path(node):
-        for tier in (Tier.DEVICE, Tier.HOST):
-            for other in node.values(tier):
-                if other is not None and node.values(tier)[other.component] is other:  # a sharer goes with its owner
+        for other in (*node.device, *node.host):
+            if other is not None:
+                values = node.host if other.tier is Tier.HOST else node.device
+                if values[other.component] is other:  # else it went with its owner
                     freed.add(state.remove(other))
         state.delete(node, remembered, boundary_from)
         freed.deleted_nodes += 1

@@ -7,8 +7,8 @@ What is checked here is annotated as Any or object: compiled code raises a bare 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Hashable, Iterable
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -76,6 +76,20 @@ def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     if type(values) is not tuple and (isinstance(values, str | bytes) or not isinstance(values, Iterable)):
         raise error(f"{name} must be a sequence, not {values!r}")
     return list(values)
+
+
+def integer_items(values: Any, name: str, each: str, error: type[UnifiedTreeError]) -> list[int]:
+    """As `items`, of integers, each of which has a name too; see `integer`."""
+    return [integer(value, each, error) for value in items(values, name, error)]
+
+
+def is_hashable(name: object) -> TypeGuard[Hashable]:
+    """Whether a dictionary takes it as a name."""
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
 
 
 def checked_resident(tier: object) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from unified_tree.declare.keys import Key
 from unified_tree.lookup.matching import path_reach, walk
-from unified_tree.native.comparing import agreement
+from unified_tree.native.chosen import agreement
 from unified_tree.native.int64 import any_negative
 from unified_tree.nodes.node import Node
 from unified_tree.nodes.page_ids import page_ids
@@ -151,7 +151,7 @@ def plan_insert(
                 taken.discard(i)
         given = {i: ids for i, ids in given.items() if state.layout.is_path[i]}
     resumed = end - size if repeatable else end
-    kept_from = {i: window.start(resumed) // size * size for i, window in state.layout.owned_windows[0] if i in given}
+    kept_from = {i: window.start(resumed) // size * size for i, window in state.layout.on_device.windows if i in given}
     return Plan(
         key,
         end,

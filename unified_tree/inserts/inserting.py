@@ -87,13 +87,13 @@ class Insertion:
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
         if self._admits_windows(deepest):
-            for i, _ in state.layout.owned_windows[Tier.DEVICE]:
+            for i, _ in state.layout.on_device.windows:
                 if i in plan.given:
                     canonical[i] = self._offer_window(i, deepest)
                     if not plan.ends_spare:
                         keep_window(state, deepest, i, plan.kept_from[i])
         else:
-            for i, _ in state.layout.owned_windows[Tier.DEVICE]:
+            for i, _ in state.layout.on_device.windows:
                 if i in plan.taken:
                     state.device_pools[i].ledger.release(plan.given[i])
         for i, by_length in plan.states.items():
@@ -226,7 +226,7 @@ class Insertion:
         """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
         state, plan = self._state, self._plan
         canonical = {}
-        for i in state.layout.owned_paths[Tier.DEVICE]:
+        for i in state.layout.on_device.paths:
             ids = plan.given.get(i)
             if ids is None or len(ids) == 0:
                 continue
@@ -317,7 +317,7 @@ class Insertion:
 
     def _admits_windows(self, deepest: Node) -> bool:
         """Whether all policies admit the given windows that `deepest` lacks."""
-        for i, _ in self._state.layout.owned_windows[Tier.DEVICE]:
+        for i, _ in self._state.layout.on_device.windows:
             if i in self._plan.given and self._state.device_pools[i].is_selective and deepest.device[i] is None:
                 raw = self._plan.given[i].tobytes()
                 size = min(len(raw), (deepest.end - deepest.start) // self._state.page_size * PAGE_ID_BYTES)

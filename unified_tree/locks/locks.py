@@ -78,18 +78,18 @@ class Locks(LockKeeper):
         and those before stay spare.
         """
         state = self._state
-        for i in state.layout.owned_points[0]:
+        for i in state.layout.on_device.points:
             value = node.device[i]
             if value is not None and value.spare and (wanted is None or i in wanted):
                 state.set_spare(value, False)
-        for i, window in state.layout.owned_windows[0]:
+        for i, window in state.layout.on_device.windows:
             if wanted is None or i in wanted:
                 keep_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
     def _cut(self, node: Node, wanted: tuple[int, ...]) -> None:
         """Cut spare windows where what a boundary at a node's end needs begins, so that its lock holds nothing before."""
         state = self._state
-        for i, window in state.layout.owned_windows[0]:
+        for i, window in state.layout.on_device.windows:
             if i in wanted:
                 cut_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
@@ -198,7 +198,7 @@ class Locks(LockKeeper):
             renamed = self.renamed.get(boundary)
             if renamed is not None and renamed[0].parent is not None:
                 node = renamed[0]
-        gone = node is None or state.retired.has(node)
+        gone = node is None or state.nodes.is_retired(node)
         if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
         while boundary.length <= node.start:
@@ -225,6 +225,23 @@ class Locks(LockKeeper):
             raise self._stale(boundary, tier)
         return node, length
 
+    def pages(
+        self, boundary: Boundary, i: int, tier: Tier, pages_of: Callable[[Node, int], bytes] | None = None
+    ) -> list[bytes]:
+        """The page ids of a component, by index, up to a boundary, in the key's order; see UnifiedTree.pages.
+
+        Args:
+            pages_of: which pages a component has at a node; None for those of its value on the tier.
+        """
+        state = self._state
+        node, length = self.find(boundary)
+        if node is None:
+            return []
+        begin = 0
+        if not state.layout.is_path[i]:
+            begin = state.components[i].coverage.first_page(length, state.page_size) * state.page_size
+        return collect_at(state, node, length, i, tier, pages_of, begin=begin)
+
     def pages_to_pin(self, boundary: Boundary, wanted: tuple[int, ...] | None) -> dict[str, int]:
         """How many device pages of each component a lock would pin that nothing pins yet; changes nothing.
 
@@ -239,7 +256,7 @@ class Locks(LockKeeper):
         if node is None:
             return counts
         behind = (node.end - length) // state.page_size  # pages of the node that a split would leave below
-        for i in state.layout.owned_paths[0]:
+        for i in state.layout.on_device.paths:
             count, at = 0, node
             value = at.device[i]
             while value is None and at.parent is not None:
@@ -250,11 +267,11 @@ class Locks(LockKeeper):
                 at = at.parent
                 value = at.device[i]
             counts[state.components[i].name] = count
-        for i in state.layout.owned_points[0]:
+        for i in state.layout.on_device.points:
             value = node.device[i] if behind == 0 else None
             if value is not None and not value.locks and (wanted is None or i in wanted):
                 counts[state.components[i].name] = value.page_count
-        for i, window in state.layout.owned_windows[0]:
+        for i, window in state.layout.on_device.windows:
             if wanted is None or i in wanted:
                 count, start = 0, window.start(length)
                 first = start // state.page_size * state.page_size
@@ -272,71 +289,66 @@ class Locks(LockKeeper):
 
     def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None, length: int) -> None:
         state = self._state
-        for i in state.layout.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
+        owned = state.layout.on_host if tier is HOST else state.layout.on_device
+        for i in owned.paths:  # whatever is wanted: a node stays only with its paths
             at: Node | None = node
             while at is not None:
-                value = at.values(tier)[i]
+                value = (at.host if tier is HOST else at.device)[i]
                 if value is not None:
                     receipt.paths.append(value)
                     self._lock_path(value)
                     break
                 at = at.parent
-        for i in state.layout.owned_points_on(tier):
-            value = node.values(tier)[i]
+        for i in owned.points:
+            value = (node.host if tier is HOST else node.device)[i]
             if value is not None and (wanted is None or i in wanted):
                 self._lock_value(receipt, value)
-        for i, window in state.layout.owned_windows_on(tier):
+        for i, window in owned.windows:
             if wanted is None or i in wanted:
                 for value in window_values(node, window.start(length), i, tier):
                     self._lock_value(receipt, value)
 
     def _lock_path(self, deepest: Value) -> None:
-        component, tier, listener = deepest.component, deepest.tier, self._state.listener
-        pool = self._state.pools(tier)[component]
+        state, component, tier = self._state, deepest.component, deepest.tier
+        pool = (state.host_pools if tier is HOST else state.device_pools)[component]
         node = deepest.node
         value: Value | None = deepest
         while value is not None:
             value.locks += 1
             if value.locks > 1:
                 break
-            pool.protected_pages += value.page_count
-            if value.is_placed:
-                pool.remove_evictable(value)
+            pool.lock(value)
             assert node.parent is not None
             node = node.parent
-            value = node.values(tier)[component]
-        if listener is not None and deepest.locks == 1 and tier is DEVICE:
-            listener.locked(deepest.node)
+            value = (node.host if tier is HOST else node.device)[component]
+        if state.lock_listener is not None and deepest.locks == 1 and tier is DEVICE:
+            state.lock_listener.locked(deepest.node)
 
     def _unlock_path(self, deepest: Value) -> None:
         state, component, tier = self._state, deepest.component, deepest.tier
-        pool = state.pools(tier)[component]
+        pool = (state.host_pools if tier is HOST else state.device_pools)[component]
         node = deepest.node
-        held_back = bool(state.blocked) or state.retired.has(node)
+        held_back = bool(state.blocked) or state.nodes.is_retired(node)
         value: Value | None = deepest
         while value is not None:
             value.locks -= 1
             assert value.locks >= 0
             if value.locks:
                 break
-            pool.protected_pages -= value.page_count
-            if not value.children:
-                pool.add_evictable(value)
+            pool.unlock(value)
             if held_back:
                 self._unlocked(node)
             assert node.parent is not None
             node = node.parent
-            value = node.values(tier)[component]
-        if state.listener is not None and not deepest.locks and tier is DEVICE:
-            state.listener.unlocked(deepest.node)
+            value = (node.host if tier is HOST else node.device)[component]
+        if state.lock_listener is not None and not deepest.locks and tier is DEVICE:
+            state.lock_listener.unlocked(deepest.node)
 
     def _lock_value(self, receipt: Receipt, value: Value) -> None:
         receipt.values.append(value)
         if value.locked_by is None:
             value.locked_by = {}
-            pool = self._state.pools(value.tier)[value.component]
-            pool.protected_pages += value.page_count
-            pool.remove_evictable(value)
+            self._state.pools(value.tier)[value.component].lock(value)
         elif receipt.serial in value.locked_by:
             return  # held by the receipt that moves
         value.locked_by[receipt.serial] = receipt
@@ -351,26 +363,24 @@ class Locks(LockKeeper):
             value.locks -= 1
             if not value.locks:
                 value.locked_by = None
-                pool = state.pools(value.tier)[value.component]
-                pool.protected_pages -= value.page_count
-                if not value.children:
-                    pool.add_evictable(value)
-                if is_blocking or state.retired.has(value.node):
+                state.pools(value.tier)[value.component].unlock(value)
+                if is_blocking or state.nodes.is_retired(value.node):
                     self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
         """A value of a node is evictable again. Path values that had to stay for its sake return to their order."""
         state = self._state
-        if state.retired.has(node):
+        if state.nodes.is_retired(node):
             state.retired.unlocked(node)
         if node not in state.blocked:
             return
         state.blocked.discard(node)
-        for tier in (DEVICE, HOST):
-            for i in state.layout.owned_paths_on(tier):
-                value = node.values(tier)[i]
+        layout = state.layout
+        for owned, values in ((layout.on_device, node.device), (layout.on_host, node.host)):
+            for i in owned.paths:
+                value = values[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
-                    state.pools(tier)[i].add_evictable(value)
+                    state.pools(value.tier)[i].add_evictable(value)
 
     def release(self, receipt: Receipt, component: str | None) -> None:
         """See Receipt.release and UnifiedTree.unlock."""
@@ -468,25 +478,3 @@ class Locks(LockKeeper):
 
 def _end(node: Node) -> int:
     return node.end
-
-
-def collect(
-    state: TreeState,
-    locks: Locks,
-    boundary: Boundary,
-    component: str,
-    tier: Tier,
-    pages_of: Callable[[Node, int], bytes] | None = None,
-) -> list[bytes]:
-    """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages.
-
-    Args:
-        pages_of: which pages a component has at a node; None for those of its value on the tier.
-    """
-    i = state.layout.index_of(component)
-    node, length = locks.find(boundary)
-    if node is None:
-        return []
-    coverage = state.components[i].coverage
-    begin = 0 if state.layout.is_path[i] else coverage.first_page(length, state.page_size) * state.page_size
-    return collect_at(state, node, length, i, tier, pages_of, begin=begin)

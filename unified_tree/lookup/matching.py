@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.declare.keys import Key
-from unified_tree.native.comparing import agreement
+from unified_tree.native.chosen import agreement
 from unified_tree.nodes.children import child_at
 from unified_tree.nodes.node import Node, window_values
 from unified_tree.terms.results import NOWHERE, Boundary, Match, record
@@ -374,36 +374,31 @@ def touch(state: TreeState, node: Node, length: int) -> None:
 
 def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
     """A match uses the deepest path node, the boundary's window and its state."""
-    now, ages = state.clock, state.ages
-    pools = state.pools(tier)
-    for i in state.layout.owned_paths_on(tier):
-        value = path_node.values(tier)[i]
+    now, ages, is_host = state.clock, state.ages, tier is Tier.HOST
+    owned = state.layout.on_host if is_host else state.layout.on_device
+    pools = state.host_pools if is_host else state.device_pools
+    for i in owned.paths:
+        value = (path_node.host if is_host else path_node.device)[i]
         if value is not None:
             if ages is not None:
                 ages.used(value)
-            value.touch(path_length, now)
-            value.demoted = False
-            pools[i].touched(value)
-    if boundary.length == 0 or not (state.layout.points or state.layout.windows):
+            pools[i].used(value, path_length, now)
+    if boundary.length == 0 or not (owned.points or owned.windows):
         return
     node = state.nodes.get(boundary.node)
     assert node is not None
-    for i in state.layout.owned_points_on(tier):
-        value = node.values(tier)[i] if node.end == boundary.length else None
+    for i in owned.points:
+        value = (node.host if is_host else node.device)[i] if node.end == boundary.length else None
         if value is not None:
             if ages is not None:
                 ages.used(value)
-            value.touch(boundary.length, now)
-            value.demoted = False
-            pools[i].touched(value)
-    for i, window in state.layout.owned_windows_on(tier):
+            pools[i].used(value, boundary.length, now)
+    for i, window in owned.windows:
         values = window_values(node, window.start(boundary.length), i, tier)
         if ages is not None and values:
             ages.used(values[0])
         for value in values:
-            value.touch(min(boundary.length, value.node.end), now)
-            value.demoted = False
-            pools[i].touched(value)
+            pools[i].used(value, min(boundary.length, value.node.end), now)
 
 
 def supersede(state: TreeState, i: int, window: Suffix, boundary: Boundary, later: int) -> None:
@@ -436,7 +431,7 @@ def spare_from(state: TreeState, node: Node, length: int) -> int | None:
     needs none of these. Cost: O(nodes of the windows).
     """
     start: int | None = None
-    for i, window in state.layout.owned_windows[0]:
+    for i, window in state.layout.on_device.windows:
         for value in window_values(node, window.start(length), i, Tier.DEVICE):
             if value.spare and value.node.host[i] is None:
                 start = value.node.start if start is None else max(start, value.node.start)
@@ -484,5 +479,5 @@ def pages_at(node: Node, component: int, tier: Tier, pages_of: Callable[[Node, i
     """The last pages of a node that a component has."""
     if pages_of is not None:
         return pages_of(node, component)
-    value = node.values(tier)[component]
+    value = (node.host if tier is Tier.HOST else node.device)[component]
     return value.pages if value is not None else b""

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.native import comparing
+from unified_tree.native import chosen
 from unified_tree.nodes.line import Ghost
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.nodes.line import Eviction
 
-page_code: Final[Callable[..., int]] = comparing.page_code
+page_code: Final[Callable[..., int]] = chosen.page_code
 
 
 @mypyc_attr(acyclic=True)

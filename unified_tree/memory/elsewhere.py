@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.native.comparing import agreement, page_code
+from unified_tree.native.chosen import agreement, page_code
 from unified_tree.nodes.line import Stretch
 
 if TYPE_CHECKING:

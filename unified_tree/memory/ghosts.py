@@ -24,7 +24,7 @@ from mypy_extensions import i64
 from unified_tree.declare.keys import GROUP_TOKENS
 from unified_tree.memory.archive import Archive
 from unified_tree.memory.elsewhere import Elsewhere
-from unified_tree.native import comparing
+from unified_tree.native import chosen
 from unified_tree.nodes.line import Eviction, Ghost, Line, RootLine
 from unified_tree.nodes.node import Root
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
 # objects.
-agreement: Final[Callable[..., int]] = comparing.agreement
-page_code: Final = cast("Callable[..., object]", comparing.page_code)
+agreement: Final[Callable[..., int]] = chosen.agreement
+page_code: Final = cast("Callable[..., object]", chosen.page_code)
 GHOST_BYTES: Final = 320
 """What a ghost takes besides its tokens: itself and the header of its bytes, its part of a line, an eviction and a table.
 Measured in the compiled build over thousands of them: 227 for the turns of chats, 279 for prompts that fork off one text, up to

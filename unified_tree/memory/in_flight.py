@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.native.comparing import agreement
+from unified_tree.native.chosen import agreement
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key

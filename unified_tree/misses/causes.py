@@ -1,26 +1,27 @@
-"""The causes of a miss: for each token of a prompt that has to be computed, exactly one reason.
+"""Misses and their causes: for each token of a prompt that has to be computed, exactly one reason.
 
 The tokens behind a hit are divided from the front. What lies on host was not loaded. What could once have been resumed from, in
 nodes or behind them in ghosts, was evicted: the *deepest* such length decides, for had it stayed, everything up to there would
 have been a hit. A spare one is named only for what the length before it did not serve when it went. What is known behind it was
 never saved. The rest is new, or known elsewhere, or forgotten, or was in a store that did not answer.
+
+The misses of one prompt are a chain: naming them makes no object besides, and few requests are asked for them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.lookup.matching import match, once_boundary, walk
-from unified_tree.misses.miss import NO_ANSWER, NOT_GIVEN, Miss, Misses, listed
+from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.order import SPARE, STRANDED
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.memory.ghosts import Ghosts
     from unified_tree.memory.in_flight import InFlight
-    from unified_tree.misses.miss import StoreLoss
     from unified_tree.nodes.line import Eviction, Ghost, Line
     from unified_tree.nodes.node import Node, Root
     from unified_tree.state.tree_state import TreeState
@@ -42,6 +43,109 @@ PREFETCH_GIVEN_UP: Final = 11
 LAST_TOKEN: Final = 12
 UNKNOWN: Final = 13
 STORE_FAILED: Final = 14
+
+
+CAUSES: Final = tuple(MissCause)
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Miss:
+    """The tokens [begin, end) of a prompt, computed for one reason.
+
+    Attributes:
+        code: of the cause, as an integer.
+        eviction: for EVICTED.
+        detail: for NEVER_SAVED why nothing was saved, None if nothing was due; for STORE_FAILED one of those of StoreLoss; for
+            LOAD_REFUSED and OTHER_NAMESPACE see there.
+        next: the one behind it; None for the last that was found.
+    """
+
+    __slots__ = ("begin", "code", "detail", "end", "eviction", "next")
+
+    def __init__(self, code: i64, begin: i64, end: i64, eviction: Eviction | None, detail: str | None) -> None:
+        self.code = code
+        self.begin = begin
+        self.end = end
+        self.eviction = eviction
+        self.detail = detail
+        self.next: Miss | None = None
+
+    @property
+    def cause(self) -> MissCause:
+        """The reason."""
+        return CAUSES[self.code]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens."""
+        return self.end - self.begin
+
+    def __repr__(self) -> str:
+        detail = "" if self.detail is None else f", {self.detail}"
+        return f"Miss({self.cause.name}, [{self.begin}, {self.end}){detail})"
+
+
+NOT_GIVEN: Final = "not given"
+NO_ANSWER: Final = "no answer"
+
+
+@mypyc_attr(acyclic=True)
+class StoreLoss:
+    """What a fault of a store kept from a prompt, as lengths of it in tokens.
+
+    Attributes:
+        listed: up to here the store listed the prompt, and did not give it: NOT_GIVEN. 0 for nowhere.
+        unanswered: up to here the store might have had it, but did not say: NO_ANSWER. 0 for nowhere.
+    """
+
+    __slots__ = ("listed", "unanswered")
+
+    def __init__(self, listed: i64, unanswered: i64) -> None:
+        self.listed = listed
+        self.unanswered = unanswered
+
+    def __repr__(self) -> str:
+        return f"StoreLoss(listed={self.listed}, unanswered={self.unanswered})"
+
+
+@mypyc_attr(acyclic=True)
+class Misses:
+    """The misses of one prompt, as they are found, from the front on.
+
+    Attributes:
+        first, last: of the chain; None for an empty one.
+    """
+
+    __slots__ = ("first", "last")
+
+    def __init__(self) -> None:
+        self.first: Miss | None = None
+        self.last: Miss | None = None
+
+    def add(self, code: i64, begin: i64, end: i64, eviction: Eviction | None, detail: str | None) -> i64:
+        """Append one; returns its end."""
+        miss = Miss(code, begin, end, eviction, detail)
+        last = self.last
+        if last is None:
+            self.first = miss
+        else:
+            last.next = miss
+        self.last = miss
+        return end
+
+    def take(self) -> Miss | None:
+        """The first of the chain, which is empty then."""
+        first, self.first, self.last = self.first, None, None
+        return first
+
+
+def listed(first: Miss | None) -> list[Miss]:
+    """A chain as a list."""
+    found = []
+    while first is not None:
+        found.append(first)
+        first = first.next
+    return found
 
 
 def misses(
@@ -106,17 +210,8 @@ def find_misses(
     size: i64 = state.page_size
     whole: i64 = (count - 1) // size * size
     at: i64 = resumed
-    node_id = found.known.node
-    length: i64 = found.known.length
-    node: Node | None = None
-    if length:
-        node = ghosts.matched
-        if node is None or node.id != node_id or node.parent is None:
-            node = state.nodes.get(node_id)
-        if node is None or node.end < length:  # evicted since, or cut, to make room for this very request
-            found = match(state, key, count - 1, touch=False)
-            length = found.known.length
-            node = state.nodes.get(found.known.node) if length else None
+    found, node = _still_known(state, ghosts, key, count, found)
+    length: i64 = 0 if node is None else found.known.length
     reachable: i64 = found.reachable.length
     if at < reachable:
         at = parts.add(unloaded[0], at, reachable, None, unloaded[1])
@@ -130,16 +225,13 @@ def find_misses(
     trail: list[Ghost] | None = None
     if ghosts.archive is not None:
         trail = ghosts.archive.trail(key, length, whole)
-        if trail:
-            ended, line = trail[-1].reached, trail[-1].line
-    elif line is not None:
-        if length < whole and line.owner(length).has_ghosts:
-            trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
-            if trail and trail[-1].edge is None:
-                trail.pop()
-                is_forgotten = True
-        if trail:
-            ended, line = trail[-1].reached, trail[-1].line
+    elif line is not None and length < whole and line.owner(length).has_ghosts:
+        trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
+        if trail and trail[-1].edge is None:
+            trail.pop()
+            is_forgotten = True
+    if trail:
+        ended, line = trail[-1].reached, trail[-1].line
     if line is not None and at < ended:
         at = _known_but_lost(parts, state, key, node, length, line, ended, trail, at)
     if at >= whole:
@@ -150,6 +242,35 @@ def find_misses(
             at = parts.add(IN_FLIGHT, at, computed, None, None)
     if at < whole and (ghosts.root_count > is_rooted or ghosts.former):
         at = _elsewhere(parts, state, ghosts, key, at, whole)
+    cause: i64 = NEVER_SEEN
+    if is_forgotten:
+        cause = UNKNOWN
+    elif ended and line is not None and line.end > ended:
+        cause = DIVERGED
+    _add_unknown(parts, state, at, count, whole, cause, loss)
+    return whole
+
+
+def _still_known(state: TreeState, ghosts: Ghosts, key: Key, count: i64, found: Match) -> tuple[Match, Node | None]:
+    """A prompt's match and the node in which it ends, None for none: matched again if that node was evicted since, or cut, to
+    make room for this very request.
+    """
+    if not found.known.length:
+        return found, None
+    node_id = found.known.node
+    node = ghosts.matched
+    if node is None or node.id != node_id or node.parent is None:
+        node = state.nodes.get(node_id)
+    if node is None or node.end < found.known.length:
+        found = match(state, key, count - 1, touch=False)
+        node = state.nodes.get(found.known.node) if found.known.length else None
+    return found, node
+
+
+def _add_unknown(
+    parts: Misses, state: TreeState, at: i64, count: i64, whole: i64, cause: i64, loss: StoreLoss | None
+) -> None:
+    """Add the tokens up to the end of a prompt's pages of which nothing is known, for a cause."""
     limit: i64 = whole
     if state.layout.required_points:
         grid: i64 = state.layout.save_grid_tokens
@@ -157,15 +278,9 @@ def find_misses(
     if loss is not None and at < min(loss.unanswered, limit):
         at = parts.add(STORE_FAILED, at, min(loss.unanswered, limit), None, NO_ANSWER)
     if at < limit:
-        cause: i64 = NEVER_SEEN
-        if is_forgotten:
-            cause = UNKNOWN
-        elif ended and line is not None and line.end > ended:
-            cause = DIVERGED
         at = parts.add(cause, at, limit, None, None)
     if at < whole:
         parts.add(SAVE_GRID, at, whole, None, None)
-    return whole
 
 
 def _known_but_lost(

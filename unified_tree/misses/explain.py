@@ -14,7 +14,7 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
     from unified_tree.nodes.line import Eviction
     from unified_tree.state.tree_state import TreeState
 

@@ -1,4 +1,4 @@
-/* Comparing keys and edges, and hashing a page, as `sliced_bytes` does and says, without slices.
+/* Comparing keys and edges, and hashing a page, as `fallbacks` does and says, without slices.
 
    Keys and edges are `bytes` or other contiguous buffers. */
 
@@ -156,9 +156,9 @@ static PyObject *page_code(PyObject *module, PyObject *const *given, Py_ssize_t 
 
 static PyMethodDef methods[] = {
     {"agreement", (PyCFunction)(void (*)(void))agreement, METH_FASTCALL,
-     "agreement(data, edge, position, stop, page): see `sliced_bytes`."},
+     "agreement(data, edge, position, stop, page): see `fallbacks`."},
     {"page_code", (PyCFunction)(void (*)(void))page_code, METH_FASTCALL,
-     "page_code(length, data, position, page_bytes): see `sliced_bytes`."},
+     "page_code(length, data, position, page_bytes): see `fallbacks`."},
     {NULL, NULL, 0, NULL},
 };
 

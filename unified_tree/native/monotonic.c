@@ -23,7 +23,7 @@ static PyObject *coarse_monotonic_s(PyObject *module, PyObject *nothing)
 }
 
 static PyMethodDef methods[] = {
-    {"coarse_monotonic_s", coarse_monotonic_s, METH_NOARGS, "coarse_monotonic_s(): see `clock`."},
+    {"coarse_monotonic_s", coarse_monotonic_s, METH_NOARGS, "coarse_monotonic_s(): see `chosen`."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,3 +1,3 @@
-"""The C module beside this file; missing where nothing is compiled. See `clock`."""
+"""The C module beside this file; missing where nothing is compiled. See `chosen`."""
 
 def coarse_monotonic_s() -> float: ...

@@ -1,4 +1,4 @@
-/* Looking up and setting the flags of many page ids, as `numpy_flags` does and says, in one pass over the ids.
+/* Looking up and setting the flags of many page ids, as `fallbacks` does and says, in one pass over the ids.
 
    Ids are the int64 items of `bytes` or of a one-dimensional array, flags the bytes of a `bytearray`, of which each is 0 or 1. */
 

@@ -1,4 +1,4 @@
-"""The C module beside this file; missing where nothing is compiled. See `numpy_flags`."""
+"""The C module beside this file; missing where nothing is compiled. See `fallbacks`."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The C module beside this file; missing where nothing is compiled. See `tuples`."""
+"""The C module beside this file; missing where nothing is compiled. See `fallbacks`."""
 
 from typing import TypeVar
 

@@ -19,8 +19,8 @@ from mypy_extensions import mypyc_attr
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.owners import MARK_SHIFT
+from unified_tree.native.chosen import with_item
 from unified_tree.native.int64 import INT64_BYTES
-from unified_tree.native.tuples import with_item
 from unified_tree.nodes.order import Ranked
 from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
 
@@ -340,11 +340,16 @@ IDS_A_SHELF = 512
 
 
 class NodeTable:
-    """The nodes of one tree."""
+    """The nodes of one tree.
 
-    __slots__ = ("_count", "_shelves")
+    Attributes:
+        age: how often all namespaces were retired at once; a root created before the last time is retired.
+    """
+
+    __slots__ = ("_count", "_shelves", "age")
 
     def __init__(self) -> None:
+        self.age = 0
         self._shelves: dict[int, dict[int, Node]] = {}
         self._count = 0
 
@@ -368,6 +373,11 @@ class NodeTable:
         """The node of an id, None if it is gone or never was. Cost: O(1)."""
         shelf = self._shelves.get(node_id // IDS_A_SHELF)
         return None if shelf is None else shelf.get(node_id)
+
+    def is_retired(self, node: Node) -> bool:
+        """Whether a node's namespace was invalidated, so that no key and no boundary finds it any more. Cost: O(1)."""
+        root = node.root
+        return root is None or root.is_retired or root.age < self.age
 
     def add(self, node: Node) -> None:
         """Add a node whose id is new."""

@@ -1,4 +1,4 @@
-"""Page ids as callers pass them."""
+"""Page ids as callers pass them, and where effects take theirs from."""
 
 from __future__ import annotations
 
@@ -29,3 +29,19 @@ def page_ids(name: str, given: Any) -> NDArray[np.int64]:
     if values.dtype.kind == "u" and values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise PageError(f"{name}: page ids must fit in 63 bits, got {values.max()}")
     return values.astype(np.int64)
+
+
+class PageSource:
+    """A tier's free pages, for effects that take their targets there. The base of whatever has them; it has none.
+
+    An effect may ask it instead of a function or a mapping, and is spared most of the checks of what it is given.
+    """
+
+    __slots__ = ()
+
+    def take_each(self, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
+        """So many pages of each of these components, which may evict unlocked values of the tree, all or nothing.
+
+        Raises OutOfPagesError with nothing changed. Nobody changes the arrays.
+        """
+        raise NotImplementedError

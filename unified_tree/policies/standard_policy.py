@@ -21,7 +21,7 @@ class Standard:
     Attributes:
         by_use: whether a use changes a rank.
         chooses: whether it chooses victims other than by rank.
-        hears_texts: whether it wants the events of texts.
+        hears_texts: whether it wants the events of texts; `hears_locks`: those of locks.
         weighs_copies: whether a rank depends on a copy on the other tier.
     """
 
@@ -30,6 +30,7 @@ class Standard:
     compares_across_pools = True
     follows_texts = False
     hears_texts = False
+    hears_locks = False
     weighs_copies = False
 
     def __init__(self, view: TreeView) -> None:

@@ -28,8 +28,9 @@ ENTRY_POINT_GROUP = "unified_tree.policies"
 """An installed package offers `name = "module:factory"` here."""
 
 
-OF_TEXTS = ("arrived", "withdrew", "grew", "published", "saved", "locked", "unlocked")
-EVENTS = ("touched", "placed", "went", *OF_TEXTS)
+OF_TEXTS = ("arrived", "withdrew", "grew", "published", "saved")
+OF_LOCKS = ("locked", "unlocked")
+EVENTS = ("touched", "placed", "went", *OF_TEXTS, *OF_LOCKS)
 
 
 class Guarded(Standard):
@@ -56,6 +57,7 @@ class Guarded(Standard):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
         self.hears_texts = any(name in self._events for name in OF_TEXTS)
+        self.hears_locks = any(name in self._events for name in OF_LOCKS)
         self.failures = 0
         self.declined = 0
         self.last_failure: str | None = None

@@ -19,19 +19,16 @@ class TreeView:
         components: the kinds of state, in the order of `Value.component`.
         page_size: tokens a page.
         settings: every bound.
+        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, and each match that is a use.
     """
 
-    __slots__ = ("components", "page_size", "settings")
+    __slots__ = ("components", "now", "page_size", "settings")
 
     def __init__(self, components: tuple[Component, ...], page_size: int, settings: TreeSettings) -> None:
         self.components = components
         self.page_size = page_size
         self.settings = settings
-
-    @property
-    @abstractmethod
-    def now(self) -> int:
-        """The tree's clock, in whose ticks `Value.touched` is: one for each insert, and each match that is a use."""
+        self.now = 0
 
     @property
     @abstractmethod

@@ -41,7 +41,8 @@ class Freed:
         else:
             of_component.append(pages)
         count = len(pages) // PAGE_ID_BYTES
-        self._state.pools(tier)[component].evicted_pages += count
+        state = self._state
+        (state.host_pools if tier is Tier.HOST else state.device_pools)[component].evicted_pages += count
         if tier is self._tier:
             self.page_counts[component] += count
 

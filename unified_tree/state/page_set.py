@@ -1,4 +1,4 @@
-"""Sets of page ids, with operations on many ids at a time."""
+"""Which pages of a pool the tree owns: sets of page ids, with operations on many ids at a time."""
 
 # pyright: reportMissingModuleSource=false
 
@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.native.numpy_flags import BEYOND, YES, NumpyFlags
+import numpy as np
+
+from unified_tree.native.fallbacks import BEYOND, YES, NumpyFlags
 from unified_tree.terms.errors import PageError
+from unified_tree.terms.tier import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -137,3 +139,93 @@ class PageSet:
             return False
         self._put(ids, self._flags, True)
         return True
+
+
+class PageLedger:
+    """Which pages of a pool the tree owns; grows on demand if the pool's size was not given."""
+
+    __slots__ = ("_in_flight_pages", "_name", "_owned", "page_count")
+
+    def __init__(self, name: str, page_count: int | None) -> None:
+        self._name = name
+        self.page_count = page_count
+        self._owned = PageSet(page_count if page_count is not None else 1024)
+        self._in_flight_pages = 0
+
+    def take_free(self, ids: NDArray[np.int64]) -> bool:
+        """Mark these pages as the tree's, if every id is within the current range, distinct, and not the tree's; returns
+        whether they are. Cost: O(len(ids)).
+        """
+        return self._owned.add_new(ids)
+
+    def take(self, ids: NDArray[np.int64]) -> None:
+        """Mark these pages as the tree's. Raises as `check`, with nothing changed. Cost: O(len(ids))."""
+        if not self.take_free(ids):
+            self.check(ids)  # says what is wrong, or has more ids from now on
+            self.acquire(ids)
+
+    def check(self, ids: NDArray[np.int64]) -> None:
+        """Raise PageError unless every id is in range, distinct, and not the tree's. Cost: O(len(ids))."""
+        if self._owned.all_are(ids, members=False):
+            return
+        lowest, highest = int(ids.min()), int(ids.max())
+        if lowest < 0:
+            raise PageError(f"{self._name}: page ids must be zero or more, got {lowest}")
+        if highest >= self._owned.capacity:
+            self._grow(highest)
+            self.check(ids)
+            return
+        owned = [page for page in ids.tolist() if self._owned.contains(page)]
+        if owned:
+            raise PageError(f"{self._name}: page {owned[0]} is already owned by the tree")
+        unique, counts = np.unique(ids, return_counts=True)
+        raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
+
+    def check_few(self, ids: list[int]) -> None:
+        """As `check`, for a short sequence that is not an array."""
+        if not self._owned.few_are(ids, members=False):
+            self.check(np.asarray(ids, np.int64))
+
+    def _grow(self, highest: int) -> None:
+        if self.page_count is not None:
+            raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
+        if highest >= MAX_PAGES:
+            raise PageError(f"{self._name}: page id {highest} is no dense index; declare page_counts for a pool this large")
+        self._owned.grow(highest + 1)
+
+    def owns(self, page: int) -> bool:
+        """Whether the tree owns this page."""
+        return self._owned.contains(page)
+
+    def acquire(self, pages: NDArray[np.int64] | bytes) -> None:
+        """Mark these pages, which were checked, as the tree's."""
+        self._owned.add(pages)
+
+    def release(self, pages: NDArray[np.int64] | bytes) -> None:
+        """Mark these pages as free."""
+        self._owned.discard(pages)
+
+    def claim(self, pages: bytes) -> None:
+        """Mark these pages as a transfer's until it ends. Raises as `check`, with nothing changed."""
+        if not self._owned.add_free(pages):
+            self.check(np.frombuffer(pages, np.int64))
+            self._owned.add(pages)
+        self._in_flight_pages += len(pages) // PAGE_ID_BYTES
+
+    def unclaim(self, pages: bytes) -> None:
+        """The transfer that claimed these pages ended, and they are free."""
+        self._owned.discard(pages)
+        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
+
+    def landing(self, pages: bytes) -> None:
+        """The transfer that claimed these pages has put its state there: they are the tree's."""
+        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
+
+    @property
+    def in_flight_pages(self) -> int:
+        """How many pages are the targets of open transfers."""
+        return self._in_flight_pages
+
+    def owned_count(self) -> int:
+        """How many pages the tree's nodes own. Cost: O(pool); for checks."""
+        return self._owned.count() - self._in_flight_pages

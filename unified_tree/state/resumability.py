@@ -84,7 +84,7 @@ class Resumability:
         """See Transfers.is_boundary."""
         state = self._state
         node = state.nodes.get(boundary.node)
-        if node is None or node.end != boundary.length or state.retired.has(node):
+        if node is None or node.end != boundary.length or state.nodes.is_retired(node):
             return False
         return not state.layout.is_gated or self.is_covered(node)
 

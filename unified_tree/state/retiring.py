@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from unified_tree.nodes.node import Node, Root
+from unified_tree.nodes.node import Node, NodeTable, Root
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 
 
 class Retired:
-    """The retired roots, and how far their nodes have been removed.
+    """The retired roots, and how far their nodes have been removed. `NodeTable.is_retired` says which nodes are."""
 
-    Attributes:
-        age: how often all namespaces were retired at once; a root created before the last time is retired.
-    """
-
-    __slots__ = ("_at", "_is_rising", "_tables", "_unlocked", "age")
+    __slots__ = ("_at", "_is_rising", "_tables", "_unlocked")
 
     def __init__(self) -> None:
-        self.age = 0
         self._tables: deque[dict[tuple[str, bool], Root]] = deque()  # of what is still to be walked
         self._at: Node | None = None
         self._is_rising = False  # from a child, so its children have been looked at
@@ -43,7 +38,7 @@ class Retired:
         """Retire one namespace, or all. Cost: O(1)."""
         if namespace is None:
             table, state.roots = state.roots, {}
-            self.age += 1
+            state.nodes.age += 1
             if state.texts is not None:
                 state.texts.retired(table, None)
         else:
@@ -58,16 +53,11 @@ class Retired:
         if table:
             self._tables.append(table)
 
-    def has(self, node: Node) -> bool:
-        """Whether a node is retired. Cost: O(1)."""
-        root = node.root
-        return root is None or root.is_retired or root.age < self.age
-
     def unlocked(self, node: Node) -> None:
         """The last lock on a value of a retired node was released. Cost: O(1)."""
         self._unlocked.append(node)
 
-    def removed(self, node: Node) -> None:
+    def removed(self, nodes: NodeTable, node: Node) -> None:
         """A node is about to leave the tree: move the walk on if it is at that node, else have it look at the parent again.
 
         The walk may have passed the parent because it had this child, which an eviction takes as well as the walk.
@@ -77,7 +67,7 @@ class Retired:
             self._advance(node)
             return
         is_only_child = parent is not None and parent.first_child is node and node.next_sibling is None
-        if parent is not None and parent.parent is not None and is_only_child and self.has(node):
+        if parent is not None and parent.parent is not None and is_only_child and nodes.is_retired(node):
             self._unlocked.appendleft(parent)
 
     def step(self, state: TreeState, freed: Freed) -> None:

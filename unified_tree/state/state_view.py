@@ -22,10 +22,6 @@ class StateView(TreeView):
         self._state = state
 
     @property
-    def now(self) -> int:
-        return self._state.clock
-
-    @property
     def save_grid_tokens(self) -> int:
         return self._state.layout.save_grid_tokens
 
@@ -38,7 +34,8 @@ class StateView(TreeView):
     def held_pages(self, component: int, tier: Tier) -> int:
         state = self._state
         is_owner = tier is Tier.HOST or state.layout.owner_of[component] == component
-        return state.pools(tier)[component].used_pages if is_owner else 0
+        pools = state.host_pools if tier is Tier.HOST else state.device_pools
+        return pools[component].used_pages if is_owner else 0
 
     def held_blocks(self, tier: Tier) -> int:
         shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]

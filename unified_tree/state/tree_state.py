@@ -66,6 +66,7 @@ class TreeState:
         ghosts: the same, where it explains misses; None if that is not wanted.
         ages: of what is used and evicted; None likewise.
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
+            `lock_listener`: likewise those of locks.
         arrival: what it answered to the request that arrived last.
         claimant: the session whose nodes are being made; None for none.
         claimants, holds: the open sessions, and what open hints hold.
@@ -87,7 +88,7 @@ class TreeState:
         self.layout = ComponentLayout(components, page_size)
         self.components = self.layout.components
         self.settings = settings
-        view = StateView(self)
+        view = self._view = StateView(self)
         made = policy(view)
         guards = [guarded(made, view) for _ in range(2 * len(self.components))]
         self.device_pools = [
@@ -100,6 +101,7 @@ class TreeState:
         ]
         self.policy = guards[0]  # what raises in an event of texts counts for the first pool
         self.listener = self.policy if self.policy.hears_texts else None
+        self.lock_listener = self.policy if self.policy.hears_locks else None
         of_device, of_host = budgets
         self.shared_pools = (
             None if of_device is None else SharedPools(self.device_pools, of_device),
@@ -163,7 +165,7 @@ class TreeState:
         clock = self.clock + 1
         if self.ages is not None:
             self.ages.tick(clock)  # reads a clock that is not ours, and may raise
-        self.clock = clock
+        self.clock = self._view.now = clock
 
     def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         """Page ids by component name, given by component index and as bytes in several parts."""
@@ -216,7 +218,7 @@ class TreeState:
         root = self.roots.get(name)
         if root is None:
             owners = None if self.owners is None or name[0] != SHARED else self.owners.groups
-            root = Root(name, len(self.components), self.retired.age, self.group_of(name[0]), owners)
+            root = Root(name, len(self.components), self.nodes.age, self.group_of(name[0]), owners)
             self.roots[name] = root
             if self.texts is not None:
                 root.line = self.texts.line_of_root(name)
@@ -259,13 +261,10 @@ class TreeState:
             self._link_path(value)
         if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
-            pool.hold(value, value.page_count)
-            if not are_taken:
-                pool.ledger.acquire(pages)
+            pool.take(value, are_taken=are_taken)
             if self.listener is not None and tier is not HOST and not (is_spare or self.layout.is_path[component]):
                 self.listener.saved(node)
             pool.created(value)
-            pool.add_evictable(value)
         if self.host_value_count:
             self.note_copies(node, component)
         return value
@@ -349,14 +348,7 @@ class TreeState:
         if self.layout.is_path[component]:
             self._unlink_path(value)
         if tier is HOST or self.layout.owner_of[component] == component:
-            pool = self.pools(tier)[component]
-            pool.remove_evictable(value)
-            pool.hold(value, -value.page_count)
-            pool.ledger.release(value.pages)
-            if value.stranded:
-                pool.stranded_pages -= value.page_count
-            if value.copied:
-                pool.copied_pages -= value.page_count
+            self.pools(tier)[component].remove(value)
         if tier is HOST or self.host_value_count:
             self.note_copies(node, component)
         return gone
@@ -400,7 +392,7 @@ class TreeState:
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
-        above = parent.values(tier)[component]
+        above = (parent.host if tier is HOST else parent.device)[component]
         if above is not None:
             above.children += 1
             if above.is_placed:
@@ -412,7 +404,7 @@ class TreeState:
 
     def _enter_paths(self, node: Node) -> None:
         """Host copies were added beside a node's device values, which may be evictable again."""
-        for i in self.layout.owned_paths[0]:
+        for i in self.layout.on_device.paths:
             self._enter_again(node.device[i])
 
     def _enter_again(self, value: Value | None) -> None:
@@ -424,7 +416,7 @@ class TreeState:
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
-        above = parent.values(tier)[component]
+        above = (parent.host if tier is HOST else parent.device)[component]
         if above is not None:
             above.children -= 1
             if value.touched > above.touched:
@@ -453,7 +445,7 @@ class TreeState:
             self.texts.remember(node, eviction, boundary_from)
         if node.claim is not None:
             self._move_tips(node.claim, parent.claim)
-        self.retired.removed(node)
+        self.retired.removed(self.nodes, node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
         self.nodes.remove(node.id)

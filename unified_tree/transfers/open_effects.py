@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from unified_tree.inserts.grafting import crossed, land
-from unified_tree.locks.locks import collect
 from unified_tree.native.int64 import INT64
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
-from unified_tree.nodes.page_ids import page_ids
-from unified_tree.nodes.page_source import PageSource
+from unified_tree.nodes.page_ids import PageSource, page_ids
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import EffectError
 from unified_tree.terms.results import record
@@ -247,7 +245,8 @@ class OpenEffects:
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """See Transfers.pages_with_loads."""
-        return np.frombuffer(b"".join(collect(self._state, self._locks, boundary, component, DEVICE, self._with_loads)), INT64)
+        i = self._state.layout.index_of(component)
+        return np.frombuffer(b"".join(self._locks.pages(boundary, i, DEVICE, self._with_loads)), INT64)
 
     def _with_loads(self, node: Node, component: int) -> bytes:
         """The device pages of a node's last tokens, those on their way included."""

@@ -139,7 +139,7 @@ class Transfers:
         alone. Cost: O(tree), and O(nodes of the windows) a boundary.
         """
         state = self._state
-        live = (node for node in state.nodes if not state.retired.has(node))
+        live = (node for node in state.nodes if not state.nodes.is_retired(node))
         return [Boundary(node.id, node.end) for node in live if self._is_kept(node)]
 
     def _is_kept(self, node: Node) -> bool:

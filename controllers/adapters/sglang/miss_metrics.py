@@ -11,7 +11,7 @@ from unified_tree.inputs.printable import printable
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.misses.miss import Miss
+    from unified_tree.misses.causes import Miss
 
 
 class MissMetrics:

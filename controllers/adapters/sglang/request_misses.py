@@ -16,8 +16,7 @@ from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.printable import traceback_of
-from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED
-from unified_tree.misses.miss import Miss
+from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED, Miss
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.memory.in_flight import Flight
-    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.misses.causes import StoreLoss
     from unified_tree.terms.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.lane import Lane
     from unified_tree.declare.keys import Key
     from unified_tree.declare.page_format import PageFormat
-    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.misses.causes import StoreLoss
     from unified_tree.nodes.effect import EffectKind
     from unified_tree.terms.results import Boundary, Match
     from unified_tree.tree import UnifiedTree

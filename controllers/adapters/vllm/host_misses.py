@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
-from unified_tree.misses.causes import LOAD_FAILED, LOAD_REFUSED
-from unified_tree.misses.miss import Miss
+from unified_tree.misses.causes import LOAD_FAILED, LOAD_REFUSED, Miss
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.vllm.host_index import HostIndex
     from unified_tree.controllers.adapters.vllm.store_messages import Answer, StoreMessage
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.miss import StoreLoss
+    from unified_tree.misses.causes import StoreLoss
     from unified_tree.terms.results import Boundary
 
 WRITES_AT_A_TIME = 16

@@ -11,7 +11,7 @@ import pytest
 
 from unified_tree import Component, Key, Path, Point, Tier, Trailing, UnifiedTree
 from unified_tree.lookup import matching
-from unified_tree.native.comparing import agreement
+from unified_tree.native.chosen import agreement
 
 PAGE = 2
 KINDS = [

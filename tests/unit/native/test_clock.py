@@ -9,7 +9,7 @@ from waiting import wait_until
 
 from unified_tree import Component, Key, Path, Point, UnifiedTree
 from unified_tree.controllers import PrefixCache
-from unified_tree.native.clock import coarse_monotonic_s
+from unified_tree.native.chosen import coarse_monotonic_s
 
 BEHIND_S = 1.0
 """A tick is 1 to 10 ms; a machine whose processors were taken away counts it late."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import unified_tree
-from unified_tree.native import sliced_bytes
+from unified_tree.native import fallbacks
 
 try:
     import unified_tree.native.key_bytes
@@ -17,7 +17,7 @@ except ImportError:
     NATIVE: Any = None
 else:
     NATIVE = unified_tree.native.key_bytes
-WAYS: list[Any] = [sliced_bytes, *([NATIVE] if NATIVE is not None else [])]
+WAYS: list[Any] = [fallbacks, *([NATIVE] if NATIVE is not None else [])]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: str(way.__name__).rpartition(".")[2])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import runpy
-import sys
 from typing import Any
 
 import pytest
 
-import unified_tree.native.tuples
+from unified_tree.native import fallbacks
 
 try:
     import unified_tree.native.untracked_tuples
@@ -20,31 +18,29 @@ else:
 
 
 @pytest.fixture(params=["python", *(["native"] if NATIVE is not None else [])])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    if request.param == "python":
-        monkeypatch.setitem(sys.modules, "unified_tree.native.untracked_tuples", None)
-    return runpy.run_path(unified_tree.native.tuples.__file__)
+def way(request: pytest.FixtureRequest) -> Any:
+    return fallbacks if request.param == "python" else NATIVE
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_one_item_is_another(way: dict[str, Any], size: int) -> None:
+def test_one_item_is_another(way: Any, size: int) -> None:
     before = tuple(f"item {i}" for i in range(size))
     for index in range(size):
-        after = way["with_item"](before, index, "new")
+        after = way.with_item(before, index, "new")
         assert after == (*before[:index], "new", *before[index + 1 :])
         assert before == tuple(f"item {i}" for i in range(size))
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1 << 70])
-def test_there_is_no_such_item(way: dict[str, Any], index: int) -> None:
+def test_there_is_no_such_item(way: Any, index: int) -> None:
     with pytest.raises((IndexError, OverflowError)):
-        way["with_item"](("a", "b"), index, "new")
+        way.with_item(("a", "b"), index, "new")
 
 
-def test_a_tuple_is_returned_as_it_is(way: dict[str, Any]) -> None:
+def test_a_tuple_is_returned_as_it_is(way: Any) -> None:
     some: list[tuple[Any, ...]] = [(), (1, 2), ([],), ("a", (1, []))]
     for items in some:
-        assert way["untracked"](items) is items
+        assert way.untracked(items) is items
 
 
 @pytest.mark.skipif(NATIVE is None, reason="not compiled")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_tree.native.numpy_flags import BEYOND, NO, YES, NumpyFlags
+from unified_tree.native.fallbacks import BEYOND, NO, YES, NumpyFlags
 from unified_tree.state.page_set import NATIVE, PageSet
 from unified_tree.terms.errors import PageError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.native.tuples import untracked, with_item
+from unified_tree.native.chosen import untracked, with_item
 from unified_tree.policies.density.turns import Session, session_of
 
 if TYPE_CHECKING:

@@ -1,9 +1,11 @@
-"""Looking up and setting the flags of many page ids at a time with numpy, where the C module `page_flags` was not compiled."""
+"""The same in Python as the C modules beside this file, for where those were not compiled: keys and edges compared by slices,
+flags of many page ids looked up and set with numpy, and tuples.
+"""
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64] | bytes
 
+Item = TypeVar("Item")
+STRETCH_BYTES: Final = 1 << 18
+"""What is compared at once of bytes that differ somewhere."""
 NO: Final = 0
 YES: Final = 1
 BEYOND: Final = -1
@@ -21,6 +26,50 @@ BEYOND: Final = -1
 FEW: Final = 16
 ONE: Final = Struct("=q")
 UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
+
+
+def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int, stop: int, page: int) -> int:
+    """How many bytes of `edge`, in whole pages, agree with a key's data from a position up to `stop`.
+
+    Args:
+        page: bytes a page.
+
+    Cost: each byte is compared once, or twice in the stretch that differs; an edge that is no `bytes` is copied first.
+    """
+    ours, theirs = memoryview(data), edge if isinstance(edge, bytes) else bytes(edge)
+    size = min(len(theirs), min(stop, len(ours)) - position) // page * page
+    if size <= 0:
+        return 0
+    if size == len(theirs) <= STRETCH_BYTES and theirs.startswith(ours[position : position + size]):
+        return size
+    if not theirs.startswith(ours[position : position + page]):
+        return 0
+    low, high, stretch, differs = 1, size // page, max(1, STRETCH_BYTES // page), False
+    while low < high:
+        middle = low + ((high - low + 1) // 2 if differs else min(high - low, stretch))
+        if theirs.startswith(ours[position + low * page : position + middle * page], low * page):
+            low = middle
+        else:
+            high = middle - 1
+            differs = True
+    return low * page
+
+
+def page_code(length: int, data: bytes | memoryview, position: int, page_bytes: int) -> int:
+    """A hash of a length and the page behind it, which stands in a key's data at a position. Cost: O(page)."""
+    return hash(bytes(data[position : position + page_bytes])) ^ length
+
+
+def untracked(items: tuple[Item, ...], /) -> tuple[Item, ...]:
+    """A tuple that is kept for long. Cost: O(items)."""
+    return items
+
+
+def with_item(items: tuple[Item, ...], index: int, item: Item, /) -> tuple[Item, ...]:
+    """A copy with another item at an index; IndexError if there is none. Cost: O(items)."""
+    if not 0 <= index < len(items):
+        raise IndexError("with_item(items, index, item): there is no such item")
+    return (*items[:index], item, *items[index + 1 :])
 
 
 class NumpyFlags:
