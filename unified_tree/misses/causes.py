@@ -267,9 +267,7 @@ def _still_known(state: TreeState, ghosts: Ghosts, key: Key, count: i64, found: 
     return found, node
 
 
-def _add_unknown(
-    parts: Misses, state: TreeState, at: i64, count: i64, whole: i64, cause: i64, loss: StoreLoss | None
-) -> None:
+def _add_unknown(parts: Misses, state: TreeState, at: i64, count: i64, whole: i64, cause: i64, loss: StoreLoss | None) -> None:
     """Add the tokens up to the end of a prompt's pages of which nothing is known, for a cause."""
     limit: i64 = whole
     if state.layout.required_points:
