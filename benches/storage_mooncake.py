@@ -21,7 +21,7 @@ from benches.machine import commit, machine
 from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
-from unified_tree.controllers.storage.registered_memory import address_of
+from unified_tree.controllers.storage.registered_storage import address_of
 
 sys.path.append(str(ROOT / "tests" / "support"))
 CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))

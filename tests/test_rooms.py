@@ -68,7 +68,6 @@ CIRCLES = (
         "state.tree_state",
     },
     {"controllers.cache.hints", "controllers.cache.prefix_cache", "controllers.cache.stats"},
-    {"controllers.storage.storage_engine", "controllers.storage.storage_stats"},
     {
         "controllers.storage_tier.persist_queue",
         "controllers.storage_tier.prefetch",

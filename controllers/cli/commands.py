@@ -26,7 +26,7 @@ from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_spe
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
-from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.sizing.changes import Changes
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import UnifiedTreeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
+from unified_tree.controllers.storage.engine_settings import Bounds, check_settings
 from unified_tree.controllers.storage_tier.store_settings import check_names
 
 if TYPE_CHECKING:

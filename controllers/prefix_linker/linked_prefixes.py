@@ -22,7 +22,7 @@ from unified_tree.controllers.prefix_linker.linked_retrieve import LinkedRetriev
 from unified_tree.controllers.prefix_linker.linked_stores import LinkedStores
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, tokens_of
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
-from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
+from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:

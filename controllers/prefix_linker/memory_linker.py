@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
-from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
+from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:

@@ -23,9 +23,16 @@ from unified_tree.controllers.storage.memory_storage import MemoryStorage
 from unified_tree.controllers.storage.null_storage import NullStorage
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages, record_pool
-from unified_tree.controllers.storage.storage_engine import AnsweringEngine, Capabilities, Outcome, SealingEngine, StorageEngine
+from unified_tree.controllers.storage.storage_engine import (
+    AnsweringEngine,
+    Capabilities,
+    Outcome,
+    SealingEngine,
+    StorageEngine,
+    StorageStats,
+    StoredPoolStats,
+)
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
-from unified_tree.controllers.storage.storage_stats import StorageStats, StoredPoolStats
 from unified_tree.controllers.storage.store_faults import StoreFault
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from unified_tree.controllers.storage.setting_checks import fits, kinds, named, shown
-from unified_tree.controllers.storage.settings_file import section
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
 from unified_tree.terms.errors import ConfigurationError
 
 VARIABLE_PREFIX = "unified_tree__"
@@ -146,3 +147,161 @@ def _parsed(text: str, of: Any) -> object:
         return kind(text)
     except ValueError:
         return text
+
+
+LONGEST_S = 1_000_000.0
+"""Of a time-out or a pause: eleven days, what every clock and socket underneath can still count in milliseconds."""
+MAX_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A number's minimum and maximum, both allowed; above 0 with `is_positive`, whatever the minimum is.
+
+    >>> str(Bounds(1, 256)), str(Bounds(0, 10.0, is_positive=True))
+    ('at least 1 and at most 256', 'positive and at most 10.0')
+    """
+
+    min_value: float
+    max_value: float
+    is_positive: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        return self.min_value <= number <= self.max_value and (number > 0 or not self.is_positive)
+
+    def __str__(self) -> str:
+        return f"{'positive' if self.is_positive else f'at least {self.min_value}'} and at most {self.max_value}"
+
+
+SECONDS = Bounds(0, LONGEST_S, is_positive=True)
+"""Of what waits."""
+BYTES = Bounds(0, MAX_BYTES, is_positive=True)
+"""Of what must hold something."""
+
+
+def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) -> None:
+    """Raise ConfigurationError that names every field of a dataclass whose value is of another type, or out of its bounds.
+
+    Args:
+        engine: begins the message.
+        settings: an instance of a dataclass, of int, float, str, bool, dict, and those or None.
+        bounds: of every number among its fields, by name.
+    """
+    types, wrong = get_type_hints(type(settings)), []
+    for field in fields(settings):  # type: ignore[arg-type]
+        value, of = getattr(settings, field.name), types[field.name]
+        assert field.name in bounds or not {int, float}.intersection(kinds(of)), f"{field.name} has no bounds"
+        if isinstance(value, str) and not _is_text(value):
+            wrong.append(f"{field.name} must be a path or other text without NUL, not {shown(field, value)}")
+        elif not fits(value, of):
+            wrong.append(f"{field.name} must be {named(of)}, not {shown(field, value)}")
+        elif field.name in bounds and isinstance(value, int | float) and value not in bounds[field.name]:
+            wrong.append(f"{field.name} must be {bounds[field.name]}, not {value!r}")
+    if wrong:
+        raise ConfigurationError(f"{engine}: {'; '.join(wrong)}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can go to a server, or be a file's name; bytes of a name that are no text may be."""
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def check_number(name: str, value: object, of: type[int] | type[float], bounds: Bounds) -> None:
+    """Raise ConfigurationError for an argument that is not a number of this type and within these bounds."""
+    if not fits(value, of) or value not in bounds:  # type: ignore[operator]
+        raise ConfigurationError(f"{name} must be {of.__name__}, {bounds}, not {value!r}")
+
+
+def check_key_prefix(engine: str, prefix: str, signs: str = "-_") -> None:
+    """Raise ConfigurationError for what does not do as the beginning of every key of a store."""
+    if not re.fullmatch(f"[A-Za-z0-9{re.escape(signs)}]{{1,32}}", prefix):
+        raise ConfigurationError(
+            f"{engine}: key_prefix must be 1 to 32 letters, digits, {', '.join(signs[:-1])} and {signs[-1]}, "
+            f"which {prefix!r} is not"
+        )
+
+
+def check_address(engine: str, name: str, address: str) -> None:
+    """Raise ConfigurationError for what is no address of a server."""
+    try:
+        host_and_port(address)
+    except ValueError as error:
+        raise ConfigurationError(f"{engine}: {name} must be host:port, as in 10.0.0.7:30001, not {address!r}") from error
+
+
+def kinds(of: Any) -> tuple[type, ...]:
+    """The types that a field may have; of a mapping or a sequence not those of its items."""
+    return tuple(get_origin(kind) or kind for kind in (get_args(of) if isinstance(of, UnionType) else (of,)))
+
+
+def named(of: Any) -> str:
+    """The same in words."""
+    return " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds(of))
+
+
+def shown(field: Field[Any], value: object) -> str:
+    """A value in a message; not one that the dataclass keeps out of its representation."""
+    return repr(value) if field.repr else "what it is (a secret)"
+
+
+def fits(value: object, of: Any) -> bool:
+    """Whether a value is of just this type; a whole number is a float, too."""
+    return any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds(of))
+
+
+MAX_BYTES = 1 << 20
+
+
+def section(path: Path, engine: str) -> Mapping[str, Any]:
+    """The settings of an engine by name. Raises ConfigurationError for a file that is not such a one, or gives a name twice."""
+    try:
+        text = read_given(path, max_bytes=MAX_BYTES).decode("utf-8")
+    except (ConfigurationError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{engine}: the file of settings {path} cannot be read: {error}") from error
+    if path.suffix not in {".yaml", ".yml", ".json"}:
+        raise ConfigurationError(f"{engine}: the file of settings must end in .yaml, .yml or .json, which {path} does not")
+    content = _of_json(path, text) if path.suffix == ".json" else _of_yaml(path, text)
+    found = content.get(engine) if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        has = ", ".join(map(repr, content)) if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise ConfigurationError(f"{path} must hold settings by name under {engine!r}; it has {has or 'nothing'}")
+    return found
+
+
+def _of_json(path: Path, text: str) -> object:
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_distinct(path, [name for name, _ in pairs])
+        return dict(pairs)
+
+    try:
+        return parse_json(text, mapping)
+    except NotJsonError as error:
+        raise ConfigurationError(f"{path} is no JSON: line {error.line}: {error.why}") from error
+
+
+def _of_yaml(path: Path, text: str) -> object:
+    try:
+        yaml = import_module("yaml")
+    except ImportError as error:
+        raise ConfigurationError(f"{path} needs pyyaml (pip install pyyaml); JSON needs nothing") from error
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        mappings = [root, *(value for _, value in root.value)] if isinstance(root, yaml.MappingNode) else []
+        for node in mappings:
+            if isinstance(node, yaml.MappingNode):
+                _check_distinct(path, [name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)])
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # of dates that are none, and deep lists
+        raise ConfigurationError(f"{path} is no YAML: {error}") from error
+
+
+def _check_distinct(path: Path, names: Iterable[str]) -> None:
+    """YAML and JSON would keep the last of those that stand twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigurationError(f"{path} has {name!r} twice in one mapping")
+        seen.add(name)

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.hybrid_cache_controller import BackupListener
-from unified_tree.controllers.storage.checked_storage import CheckedStorage
-from unified_tree.controllers.storage.failed_reads import FailedReads
+from unified_tree.controllers.storage.checked_storage import CheckedStorage, FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
@@ -70,7 +69,7 @@ class StorageController(BackupListener):
         self.host = host
         self.tier = tier
         self.counters = counters
-        self.generation = weights.generation
+        self.generation = weights.generations.current
         self.ranks = ranks
         self.composition = StoredComposition(tree.components, tree.page_size, tier.pools, tier.memory, tier.written)
         records = self.composition.records

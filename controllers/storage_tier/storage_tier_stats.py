@@ -10,7 +10,7 @@ from unified_tree.controllers.counters.totals import total
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.latency import LatencyStats
-    from unified_tree.controllers.storage.storage_stats import StoredPoolStats
+    from unified_tree.controllers.storage.storage_engine import StoredPoolStats
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine
-from unified_tree.controllers.storage.storage_stats import StorageStats
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine, StorageStats
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 

@@ -14,8 +14,8 @@ from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
 from unified_tree.controllers.testing.job_contract import counting, finished
 from unified_tree.controllers.testing.storage_rig import POOLS
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
-from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
+from unified_tree.controllers.workbench.server.paced_engine import PacedJobs
+from unified_tree.controllers.workbench.server.page_store import MeteredStorage
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 MAKERS: dict[str, Callable[[], Jobs]] = {

@@ -16,7 +16,7 @@ from unified_tree.components import composition_for
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.workbench.runs.plan import Plan
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 
 COMPOSITION = composition_for("gpt-oss-20b")

@@ -20,8 +20,8 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.storage.redis import RedisStorage
 from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
-from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
+from unified_tree.controllers.storage.redis.redis_topology import RedisNode, Reply
 
 SLOTS = 16384
 BRIEF_S = 0.2

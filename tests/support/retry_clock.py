@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
+from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
 
 _now_s = 0.0
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from unified_tree.controllers.storage import AnsweringEngine, Capabilities, Outcome, SealingEngine, StorageEngine
-from unified_tree.controllers.storage.storage_stats import StorageStats
+from unified_tree.controllers.storage.storage_engine import StorageStats
 
 Keys = Sequence[bytes]
 Pages = Sequence[memoryview]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_settings
+from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_settings
 from unified_tree.terms.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")

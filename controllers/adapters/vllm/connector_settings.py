@@ -9,7 +9,7 @@ from typing import Any
 from unified_tree.controllers.cache.tenant_settings import tenants_of
 from unified_tree.controllers.counters.observers import check_observers
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
+from unified_tree.controllers.storage.engine_settings import Bounds, check_settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.declare.tenants import Tenants

@@ -15,8 +15,7 @@ from unified_tree.controllers.adapters.vllm.store_messages import (
     WritePages,
     Written,
 )
-from unified_tree.controllers.storage.checked_storage import CheckedStorage
-from unified_tree.controllers.storage.failed_reads import FailedReads
+from unified_tree.controllers.storage.checked_storage import CheckedStorage, FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
 from unified_tree.controllers.storage_tier.fetch import read_pages
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.engine_settings import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

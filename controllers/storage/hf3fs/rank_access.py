@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
+from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
 from unified_tree.controllers.storage.hf3fs.io_workers import IoWorkers
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataAwayError, MetadataRefusedError
 from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpener

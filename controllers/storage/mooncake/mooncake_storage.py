@@ -13,8 +13,7 @@ from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.mooncake import mooncake_client as codes
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
-from unified_tree.controllers.storage.registered_storage import RegisteredStorage
-from unified_tree.controllers.storage.registered_transfer import Direction
+from unified_tree.controllers.storage.registered_storage import Direction, RegisteredStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import StorageError

@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from redis.exceptions import MovedError
 
-from unified_tree.controllers.storage.redis.redis_node import Asked, Command, RedisNode, Reply
-from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
+from unified_tree.controllers.storage.redis.redis_topology import Asked, Command, RedisNode, RedisTopology, Reply
 from unified_tree.terms.errors import StorageError
 
 

@@ -17,11 +17,9 @@ from redis.exceptions import (
 
 from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
-from unified_tree.controllers.storage.redis.redis_node import Command
 from unified_tree.controllers.storage.redis.redis_pipeline import NoReply, RedisPipeline, Result
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.redis_sweep import sweep
-from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
+from unified_tree.controllers.storage.redis.redis_topology import Command, RedisNode, RedisTopology
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import StorageError
@@ -152,3 +150,41 @@ def _stored(result: Result) -> Outcome:
 
 open_redis = engine_opener("redis", RedisSettings, RedisStorage)
 """An engine with the settings of `RedisSettings`, from here, a file, or the environment; raises as both."""
+
+
+def sweep(topology: RedisTopology, tag: bytes, timeout_s: float, scan_keys: int) -> None:
+    """Remove every key that begins with a tag (without characters of patterns). The servers that are there are all swept.
+
+    Args:
+        topology: the servers.
+        tag: of the keys.
+        timeout_s: for each answer.
+        scan_keys: that a server looks at in one call; others are served between the calls.
+
+    Raises StorageError, naming each server that did not answer. Cost: O(keys of each server).
+    """
+    wrong = []
+    for node in topology.nodes:
+        try:
+            if not node.breaker.admits():
+                raise StorageError("the server is away")
+            _sweep_node(node, tag, timeout_s, b"%d" % scan_keys)
+        except StorageError as error:
+            wrong.append(f"{node.address}: {error}")
+    if wrong:
+        raise StorageError(f"redis: not everything was removed: {'; '.join(wrong)}")
+
+
+def _sweep_node(node: RedisNode, tag: bytes, timeout_s: float, step: bytes) -> None:
+    cursor: bytes | None = None
+    while cursor != b"0":
+        [answer] = node.ask([(b"SCAN", cursor or b"0", b"MATCH", tag + b"*", b"COUNT", step)], timeout_s)
+        match answer:
+            case [bytes(following), list(found)]:
+                cursor = following
+                names = [name for name in found if isinstance(name, bytes) and name.startswith(tag)]
+            case _:
+                raise StorageError(f"SCAN is answered with {answer!r}")
+        removed = node.ask([(b"UNLINK", name) for name in names], timeout_s)  # a cluster takes no two slots in one command
+        if not all(type(reply) is int for reply in removed):
+            raise StorageError(f"UNLINK is answered with {removed!r}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.registered_settings import RegisteredSettings
-from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import (
+from unified_tree.controllers.storage.engine_settings import (
     LONGEST_S,
     SECONDS,
     Bounds,
     check_address,
 )
+from unified_tree.controllers.storage.registered_storage import RegisteredSettings
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.terms.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384

@@ -14,8 +14,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from unified_tree.controllers.storage.engine_settings import engine_opener
-from unified_tree.controllers.storage.registered_storage import RegisteredStorage
-from unified_tree.controllers.storage.registered_transfer import Direction
+from unified_tree.controllers.storage.registered_storage import Direction, RegisteredStorage
 from unified_tree.controllers.storage.simm.simm_client import AWAY, NOT_GOT, SimmClient
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome

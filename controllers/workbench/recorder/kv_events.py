@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.workbench.recorder.block_hashes import token_bytes
 from unified_tree.controllers.workbench.recorder.exchanges import namespace_of
-from unified_tree.controllers.workbench.recorder.trace_lines import MAX_TOKENS, TraceLine
+from unified_tree.controllers.workbench.recorder.trace_writer import MAX_TOKENS, TraceLine
 from unified_tree.inputs.arguments import integer
 from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json
 from unified_tree.terms.errors import ConfigurationError, TraceError

@@ -21,8 +21,7 @@ from unified_tree.terms.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unified_tree.controllers.workbench.recorder.trace_lines import RecordedRequest
-    from unified_tree.controllers.workbench.recorder.trace_writer import TraceWriter
+    from unified_tree.controllers.workbench.recorder.trace_writer import RecordedRequest, TraceWriter
 
 QUEUE_FULL: Final = "the queue was full"
 UNREADABLE: Final = "unreadable"

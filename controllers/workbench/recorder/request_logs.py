@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.workbench.recorder.block_hashes import TOKEN_BYTES, token_bytes
 from unified_tree.controllers.workbench.recorder.exchanges import namespace_of, prompts_in
 from unified_tree.controllers.workbench.recorder.recorder import UNREADABLE, UnrecordedError
-from unified_tree.controllers.workbench.recorder.trace_lines import MAX_TOKENS, RecordedRequest
+from unified_tree.controllers.workbench.recorder.trace_writer import MAX_TOKENS, RecordedRequest
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
 if TYPE_CHECKING:

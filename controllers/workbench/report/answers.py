@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.report.columns import GIB, PERCENT, best_possible, miss_rates, share, short_count
-from unified_tree.controllers.workbench.report.row_tables import REFERENCES
+from unified_tree.controllers.workbench.report.text_table import REFERENCES
 from unified_tree.controllers.workbench.runs.plan import SHARED
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 from unified_tree.controllers.workbench.report import charts
 from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, pool_verdicts
 from unified_tree.controllers.workbench.report.report import facts
-from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Mark, shown_rows, table_of
+from unified_tree.controllers.workbench.report.text_table import REFERENCES, Mark, shown_rows, table_of
 from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from rich.text import Text
 from unified_tree.controllers.cache.held_hints import Outcome
 from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, ColumnFamily, pool_verdicts
 from unified_tree.controllers.workbench.report.composition_tables import print_device_split, print_host_split
-from unified_tree.controllers.workbench.report.row_tables import REFERENCES, Cell, Mark, shown_rows, table_of
-from unified_tree.controllers.workbench.report.text_table import print_table
+from unified_tree.controllers.workbench.report.text_table import REFERENCES, Cell, Mark, print_table, shown_rows, table_of
 from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:

@@ -22,12 +22,16 @@ from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, VirtualClock
 from unified_tree.controllers.workbench.server.fetches import RowLink, RowStorage
-from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
-from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
-from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
+from unified_tree.controllers.workbench.server.paced_engine import PacedEngine, PacedJobs
 from unified_tree.controllers.workbench.server.paced_linker import PacedLinker
-from unified_tree.controllers.workbench.server.page_store import NEEDS_TORCH, ChunkedPages, PageStores, make_stores
-from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.page_store import (
+    NEEDS_TORCH,
+    ChunkedPages,
+    MeteredStorage,
+    PageStores,
+    make_stores,
+)
+from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

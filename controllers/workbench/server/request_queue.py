@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.running_batch import RunningBatch
     from unified_tree.controllers.workbench.server.timed_cache import TimedCache
     from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
-    from unified_tree.controllers.workbench.traces.arrivals import Arrivals
+    from unified_tree.controllers.workbench.traces.clock import Arrivals
 
 
 class RequestQueue:

@@ -25,7 +25,7 @@ from unified_tree.controllers.workbench.server.request_queue import RequestQueue
 from unified_tree.controllers.workbench.server.running_batch import RunningBatch
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock, earliest
 from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
-from unified_tree.controllers.workbench.traces.arrivals import Arrivals
+from unified_tree.controllers.workbench.traces.clock import Arrivals
 from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:

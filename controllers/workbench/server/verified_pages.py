@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.server.page_store import Digests, PageStore, PageStores
     from unified_tree.controllers.workbench.traces.workload import Int64s
     from unified_tree.declare.component import Component
+
 
 PAGES_AT_ONCE_BYTES = 16 << 20
 
@@ -157,3 +159,18 @@ class VerifiedPages:
         """Cuts of so many pages that the scratch memory stays small."""
         step = max(1, PAGES_AT_ONCE_BYTES // self._page_bytes[name])
         return [slice(begin, begin + step) for begin in range(0, page_count, step)]
+
+
+SHRUNK_PAGE_BYTES = 64
+
+
+class Verification(Enum):
+    """Whether pages hold bytes that are compared: none, 64 a page, or as many as the components say."""
+
+    OFF = "off"
+    SHRUNK = "shrunk"
+    FULL = "full"
+
+    def page_bytes(self, true_bytes: int) -> int:
+        """Bytes of a page wherever pages really move, given those of the model's."""
+        return true_bytes if self is Verification.FULL else SHRUNK_PAGE_BYTES

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.starts import Starts
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.clock import Clock, Starts
+from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
 from unified_tree.controllers.workbench.traces.workload import (
     NO_CHAIN,
     Request,
@@ -33,8 +32,7 @@ from unified_tree.controllers.workbench.traces.workload import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
 
 MOONCAKE_BLOCK_TOKENS = 512
 BAILIAN_BLOCK_TOKENS = 16

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.message_texts import dumped, message_of, messages_of, said_in, text_of
-from unified_tree.controllers.workbench.traces.starts import Starts
-from unified_tree.controllers.workbench.traces.text_requests import ASSISTANT, Message, TextRequests
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record
+from unified_tree.controllers.workbench.traces.clock import Clock, Starts
+from unified_tree.controllers.workbench.traces.text_requests import (
+    ASSISTANT,
+    Message,
+    TextRequests,
+    dumped,
+    message_of,
+    messages_of,
+    said_in,
+    text_of,
+)
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from unified_tree.controllers.workbench.traces.tokens import Tokens
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+    from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 TIMES = ("timestamp", "created", "created_at", "request_time", "start_time", "time", "ts")

@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.message_texts import message_of
-from unified_tree.controllers.workbench.traces.text_requests import ASSISTANT, Message, TextRequests
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.text_requests import ASSISTANT, Message, TextRequests, message_of
+from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 KINDS = ("user", ASSISTANT)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import ceil
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
+
 if TYPE_CHECKING:
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
+    from unified_tree.controllers.workbench.traces.workload import Request, Workload
+
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -90,3 +98,67 @@ class Clock:
         if self._unit != self._own:
             return f"{taken} since 1970, for it is a date of this century then; {OVERRIDE}"
         return f"{taken}, {why}; {OVERRIDE}"
+
+
+class Arrivals:
+    """The requests of a workload that have not arrived, by time and chain.
+
+    Args:
+        steps_per_s: steps of the server's clock that one second of the workload's takes.
+    """
+
+    def __init__(self, workload: Workload, steps_per_s: float) -> None:
+        self._steps_per_s = steps_per_s
+        self._to_come = deque(workload.requests)
+        self._parked: dict[int, deque[Request]] = {}
+
+    @property
+    def next_step(self) -> int | None:
+        """The step at which the next request arrives; None if none is left but those behind an earlier turn."""
+        return ceil(self._to_come[0].arrival_s * self._steps_per_s) if self._to_come else None
+
+    def until(self, step: int) -> list[tuple[int, Request]]:
+        """Those that arrive up to a step, each with its step; a turn whose chain is at work is held back."""
+        arrived = []
+        while (next_step := self.next_step) is not None and next_step <= step:
+            request = self._to_come.popleft()
+            if request.chain in self._parked:
+                self._parked[request.chain].append(request)
+                continue
+            if request.chain != NO_CHAIN:
+                self._parked[request.chain] = deque()
+            arrived.append((next_step, request))
+        return arrived
+
+    def after(self, request: Request) -> Request | None:
+        """A request has ended: the turn of its chain that was held back for it."""
+        if request.chain == NO_CHAIN:
+            return None
+        if self._parked[request.chain]:
+            return self._parked[request.chain].popleft()
+        del self._parked[request.chain]
+        return None
+
+
+class Starts:
+    """One after the other, at exponentially distributed gaps (a Poisson process), drawn from a seed."""
+
+    def __init__(self, options: TraceOptions) -> None:
+        self._gap_s = options.session_gap_s
+        self._draw = np.random.default_rng(options.seed)
+        self._count = 0
+        self._at_s = 0.0
+
+    def next(self) -> float:
+        """When the next one begins, seconds."""
+        if self._count:
+            self._at_s += self._gap_s * self._draw.exponential()
+        self._count += 1
+        return self._at_s
+
+    @property
+    def note(self) -> str:
+        """The report's sentence about it."""
+        return (
+            f"it has no clock: sessions, and requests without one, begin {self._gap_s:g} s apart on average (--session-gap-s)"
+        )

@@ -11,17 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.message_texts import message_of, messages_of, said_in, text_of
-from unified_tree.controllers.workbench.traces.starts import Starts
-from unified_tree.controllers.workbench.traces.text_requests import ASSISTANT, Message, TextRequests
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.trace_records import Record
+from unified_tree.controllers.workbench.traces.clock import Clock, Starts
+from unified_tree.controllers.workbench.traces.text_requests import (
+    ASSISTANT,
+    Message,
+    TextRequests,
+    message_of,
+    messages_of,
+    said_in,
+    text_of,
+)
+from unified_tree.controllers.workbench.traces.trace_records import Record, TraceFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+    from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 TURN_LISTS = ("conversations", "conversation", "messages")

@@ -14,14 +14,13 @@ import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
 from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
 
 SCHEMA = "dynamo.request.trace"
 END = "request_end"

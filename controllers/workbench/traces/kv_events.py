@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order, pack_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+    from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
 
 STORED = "BlockStored"
 KINDS = (STORED, "BlockRemoved", "AllBlocksCleared")

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-from unified_tree.controllers.workbench.traces.trace_records import Record
+from unified_tree.controllers.workbench.traces.trace_records import Record, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+    from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
 
 NO_SHARING = "it holds lengths alone: every prompt is taken for its own and nothing hits; it cannot say what a cache brings"
 BLOCK_TOKENS = 1

@@ -23,16 +23,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.starts import Starts
-from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
+from unified_tree.controllers.workbench.traces.clock import Clock, Starts
+from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Int64s
 
 

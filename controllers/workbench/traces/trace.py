@@ -18,7 +18,7 @@ from unified_tree.controllers.workbench.traces.kv_events import KV_EVENTS
 from unified_tree.controllers.workbench.traces.lengths_trace import AZURE, BENCH_RESULTS, BURST_GPT, LENGTHS
 from unified_tree.controllers.workbench.traces.session_trace import SESSIONS
 from unified_tree.controllers.workbench.traces.trace_files import read_records
-from unified_tree.controllers.workbench.traces.trace_format import TraceOptions
+from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
 
-    from unified_tree.controllers.workbench.traces.trace_format import TraceFormat
-    from unified_tree.controllers.workbench.traces.trace_records import Record
+    from unified_tree.controllers.workbench.traces.trace_records import Record, TraceFormat
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 __all__ = ["FORMATS", "TraceOptions", "read_trace"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
+from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
 
 
 class World:

@@ -8,7 +8,7 @@ import numpy as np
 from stored_pages import blanks, key, keys, pages, pool
 
 from unified_tree.controllers.storage import AnsweringEngine, CheckedStorage, MemoryStorage
-from unified_tree.controllers.storage.failed_reads import FailedReads
+from unified_tree.controllers.storage.checked_storage import FailedReads
 
 
 class Seconds:

@@ -15,7 +15,7 @@ from mooncake_server import Mooncake
 from numbered_pages import FULL, MAMBA, SIZE, check_killed_writers, check_threads, empty, filled, keys, until_put, value
 from ports import free_port
 
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_transfer
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_storage
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.terms.errors import StorageError
@@ -73,7 +73,7 @@ def test_the_pages_of_a_host_pool_are_never_copied(engine: MooncakeStorage, monk
     def copying(*_: object) -> None:
         raise AssertionError("a page went by the bounce buffer")
 
-    monkeypatch.setattr(registered_transfer.BounceBuffer, "lent", copying)
+    monkeypatch.setattr(registered_storage.BounceBuffer, "lent", copying)
     checked = CheckedStorage(made)
     assert checked.put("host", keys(0, 1, 2), [pool.page_memory(page) for page in range(3)]) == [Outcome.DONE] * 3
     assert checked.get("host", keys(2, 1, 0), [pool.page_memory(page) for page in (3, 4, 5)]) == [Outcome.DONE] * 3

@@ -6,8 +6,13 @@ import random
 
 import pytest
 
-from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
-from unified_tree.controllers.storage.registered_transfer import BounceBuffer, Direction, RegisteredTransfer
+from unified_tree.controllers.storage.registered_storage import (
+    BounceBuffer,
+    Direction,
+    RegisteredMemory,
+    RegisteredTransfer,
+    address_of,
+)
 from unified_tree.terms.errors import PageError, StorageError
 
 PAGE = 64

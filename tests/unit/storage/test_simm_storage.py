@@ -17,8 +17,7 @@ from simm_double import Aborted, SimmModule, SimmServer, State
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import Outcome, StorageRegistry
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
-from unified_tree.controllers.storage.simm.near_devices import near_devices
-from unified_tree.controllers.storage.simm.simm_client import SimmClient
+from unified_tree.controllers.storage.simm.simm_client import SimmClient, near_devices
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 
@@ -57,12 +56,12 @@ def name(number: int) -> str:
 
 
 def test_pages_in_registered_memory_are_not_copied(engine: SimmStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unified_tree.controllers.storage import registered_transfer
+    from unified_tree.controllers.storage import registered_storage
 
     def copied(*_: object) -> None:
         raise AssertionError("a page was copied")
 
-    monkeypatch.setattr(registered_transfer, "copy_pages", copied)
+    monkeypatch.setattr(registered_storage, "copy_pages", copied)
     memory = memoryview(bytearray(2 * SIZE))
     engine.register([memory])
     assert engine.put("full", keys(1), [memory[:SIZE]]) == engine.get("full", keys(1), [memory[SIZE:]]) == [Outcome.DONE]

@@ -24,6 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
+from unified_tree.controllers.storage.engine_settings import SECONDS, check_number
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
@@ -35,7 +36,6 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     pack_answer,
     unpack_request,
 )
-from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _LARGEST_BODY_BYTES = LARGEST_BATCH * 48 + (8 << 20)

@@ -32,9 +32,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from unified_tree.controllers.storage.engine_settings import MAX_BYTES, SECONDS, Bounds, check_number
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Shape, StoredNamespace, StoredRank
 from unified_tree.controllers.storage.hf3fs.metadata.write_orders import WriteOrders
-from unified_tree.controllers.storage.setting_checks import MAX_BYTES, SECONDS, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 DATABASE_NAME = "metadata"

@@ -22,7 +22,7 @@ from unified_tree.controllers.workbench.recorder.kv_events import (
     EventTrace,
     read_batches,
 )
-from unified_tree.controllers.workbench.recorder.trace_lines import TraceLine
+from unified_tree.controllers.workbench.recorder.trace_writer import TraceLine
 from unified_tree.terms.errors import ConfigurationError, TraceError
 
 BLOCK = 3

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from unified_tree.controllers.workbench.recorder.block_hashes import token_bytes
 from unified_tree.controllers.workbench.recorder.prompt_tokens import PromptTokens
 from unified_tree.controllers.workbench.recorder.request_logs import CUT, MAX_OPEN, LogReader, lines_of
-from unified_tree.controllers.workbench.recorder.trace_lines import RecordedRequest
+from unified_tree.controllers.workbench.recorder.trace_writer import RecordedRequest
 
 IDS = list(range(9))
 TEXTS = PromptTokens(lambda text, _: [ord(letter) for letter in text])

@@ -22,7 +22,7 @@ from unified_tree.controllers.workbench.runs import row_tiers
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 from unified_tree.locks import locks

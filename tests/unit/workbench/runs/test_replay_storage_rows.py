@@ -23,8 +23,7 @@ from unified_tree.controllers.workbench.report.columns import record
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings, StorageCost, StorageSettings, table_bytes
-from unified_tree.controllers.workbench.server.verification import Verification
-from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
+from unified_tree.controllers.workbench.server.verified_pages import Verification, VerifiedPages
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.declare.keys import Key
 from unified_tree.terms.errors import ConfigurationError, StorageError

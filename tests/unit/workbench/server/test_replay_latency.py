@@ -19,7 +19,7 @@ from unified_tree.controllers.workbench.runs.row_result import LATENCY_PARTS, Ro
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace
 from unified_tree.controllers.workbench.server.traffic import ClosedLoop
-from unified_tree.controllers.workbench.server.verification import Verification
+from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.traces.synthetic import MultiturnOptions, multiturn_workload
 from unified_tree.terms.errors import ConfigurationError
 

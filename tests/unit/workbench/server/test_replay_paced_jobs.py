@@ -9,8 +9,8 @@ import pytest
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.controllers.workbench.server.metered_storage import MeteredStorage
-from unified_tree.controllers.workbench.server.paced_jobs import PacedJobs
+from unified_tree.controllers.workbench.server.paced_engine import PacedJobs
+from unified_tree.controllers.workbench.server.page_store import MeteredStorage
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 
 MS = 1_000_000
