@@ -21,9 +21,9 @@ import numpy as np
 
 from benches.cell import POLICIES, Cell, cells, table
 from unified_tree.components import composition_for
+from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
-from unified_tree.controllers.workbench.runs.row_plan import path_only_split, split_for_server
 
 NOTABLE = 0.3
 """Points."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from benches.cell import DEVICE_GIB, Cell, table
 from unified_tree.components import composition_for
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
-from unified_tree.controllers.workbench.runs.row_plan import split_for_server
 from unified_tree.terms.errors import ConfigurationError
 
 SHARES = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)

@@ -24,8 +24,8 @@ from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan
-from unified_tree.controllers.workbench.runs.row_plan import split_for_server
 from unified_tree.controllers.workbench.server import server_settings as host_settings
 from unified_tree.controllers.workbench.server import server_settings as storage_settings
 from unified_tree.controllers.workbench.server.server_settings import (

@@ -12,8 +12,8 @@ from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_header
 from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
-from unified_tree.controllers.workbench.runs.row_plan import split_for_server
 from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample

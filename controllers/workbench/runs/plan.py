@@ -8,7 +8,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.runs.row_plan import path_only_split, split_for_server
+from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.policies.table import policy_factory
 from unified_tree.terms.errors import ConfigurationError

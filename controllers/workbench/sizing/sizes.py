@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.workbench.runs.row_plan import split_for_server
-from unified_tree.controllers.workbench.sizing.size_plot import Curve, Point
+from unified_tree.controllers.workbench.runs.budget_split import split_for_server
+from unified_tree.controllers.workbench.sizing.curve import Curve, Point
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
