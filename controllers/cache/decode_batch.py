@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.cache.lease_state import COMPUTED, DOUBTED_AT, LENGTH, DecodeRow
+from unified_tree.controllers.cache.decode_row import DecodeRow
+from unified_tree.controllers.cache.lease_state import COMPUTED, DOUBTED_AT, LENGTH
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.inputs.arguments import integer
@@ -116,7 +117,9 @@ class DecodeBatch:
         index = self._free[-1]
         try:
             self._leases[index] = lease
-            row = self._taken[index] = state.join(self, index)
+            row = DecodeRow(self, self._layout, state, index)
+            state.join(row)
+            self._taken[index] = row
             self._is_taken[index] = 1
             self._rows = self._find_rows()
             self.plan(row)

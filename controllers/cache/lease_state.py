@@ -7,7 +7,8 @@ tokens are published (`PublishedTokens`).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final, Protocol
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,12 +21,12 @@ from unified_tree.terms.errors import LeaseError, StaleBoundaryError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.lease_tokens import Publication
-    from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
+    from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.sessions import Session, Sessions, Turn
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.weights.generations import Generation
@@ -56,6 +57,40 @@ class Ask:
         self.may_rebuild = False
         self.reserve_tokens = 0
         self.fills = 0
+
+
+class Row:
+    """The calls of a lease to its row in a batch.
+
+    Attributes:
+        index: which row of the batch's arrays.
+    """
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    @property
+    @abstractmethod
+    def numbers(self) -> memoryview:
+        """The lease's numbers, in the batch's memory."""
+
+    @abstractmethod
+    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
+        """The same for one of its tables; see PageTable.move_to."""
+
+    @abstractmethod
+    def require_room(self, length_tokens: int) -> None:
+        """Raise LeaseError if the row is too short for so many tokens."""
+
+    @abstractmethod
+    def plan(self) -> None:
+        """Something has changed the lease: work out at which lengths it has something of its own to do."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The lease was released."""
 
 
 class LeaseState:
@@ -134,7 +169,7 @@ class LeaseState:
         self._computed = compute_from
         self._doubt = -1  # see `_doubted_at`
         self._numbers: memoryview | None = None  # all three, in a row of a batch
-        self._row: DecodeRow | None = None
+        self._row: Row | None = None
         self.save_output = ask.save_output
         self.saves_prompt_end = True
         self.load = load
@@ -413,13 +448,12 @@ class LeaseState:
 
     # In a batch.
 
-    def join(self, batch: RowOwner, index: int) -> DecodeRow:
+    def join(self, row: Row) -> None:
         """Keep its numbers and its tables in a row of a batch from now on."""
-        row = self._row = DecodeRow(batch, self._resources.layout, self, index)
+        self._row = row
         self._move_to(row.numbers)
         for name, table in self.tables.items():
             table.move_to(*row.table(name))
-        return row
 
     def move_out(self) -> None:
         """Keep them in its own memory again. Idempotent."""
@@ -528,110 +562,3 @@ class LeaseState:
     def __repr__(self) -> str:
         state = "released" if self.has_ended else f"{self.length} tokens, {self.committed} committed"
         return f"Lease({state}, cached {self.cached_tokens} of {self.prompt_tokens})"
-
-
-class RowOwner(Protocol):
-    """The calls of a row to its `DecodeBatch`."""
-
-    def numbers_of(self, index: int) -> memoryview:
-        """See DecodeBatch."""
-        ...
-
-    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """See DecodeBatch."""
-        ...
-
-    def require_room(self, lease: LeaseState, length_tokens: int) -> None:
-        """See DecodeBatch."""
-        ...
-
-    def plan(self, row: DecodeRow) -> None:
-        """See DecodeBatch."""
-        ...
-
-    def vacate(self, index: int) -> None:
-        """See DecodeBatch."""
-        ...
-
-
-class DecodeRow:
-    """One lease in a batch.
-
-    Attributes:
-        index: which row of the batch's arrays.
-    """
-
-    __slots__ = ("_batch", "_layout", "index", "lease")
-
-    def __init__(self, batch: RowOwner, layout: CacheLayout, lease: LeaseState, index: int) -> None:
-        self._batch = batch
-        self._layout = layout
-        self.lease = lease
-        self.index = index
-
-    @property
-    def numbers(self) -> memoryview:
-        """The lease's numbers, in the batch's memory."""
-        return self._batch.numbers_of(self.index)
-
-    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """The same for one of its tables; see PageTable.move_to."""
-        return self._batch.table_of(self.index, component)
-
-    def require_room(self, length_tokens: int) -> None:
-        """Raise LeaseError if the row is too short for so many tokens."""
-        self._batch.require_room(self.lease, length_tokens)
-
-    def plan(self) -> None:
-        """Something has changed the lease: work out at which lengths it has something of its own to do."""
-        self._batch.plan(self)
-
-    def saves(self) -> dict[int, int]:
-        """A copy of the pages for saved states, for `restore_states`."""
-        return {} if self.lease.states is None else dict(self.lease.states.saves)
-
-    def restore_states(self, saves: Mapping[int, int]) -> None:
-        """Have the pages for saved states that there were."""
-        if self.lease.states is not None:
-            self.lease.states.restore(saves)
-
-    def leave(self) -> None:
-        """The lease was released."""
-        self._batch.vacate(self.index)
-
-    @property
-    def grows_at(self) -> int:
-        """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
-        states, lease = self.lease.states, self.lease
-        if states is None:
-            return NO_LENGTH
-        if states.running is None:
-            return 0
-        if states.is_lost:
-            return NO_LENGTH
-        at, length = NO_LENGTH, lease.length
-        if length < lease.prompt_tokens:
-            at = min((at for at in lease.save_at if at > length and at not in lease.published.saved), default=NO_LENGTH)
-        return min(at, states.grow_at(length, lease.committed, lease.computed)) if lease.save_output else at
-
-    @property
-    def advances_at(self) -> int:
-        """The first computed length for which `advance` has more to do than to free windows, or is refused."""
-        if self.lease.states is not None and self.lease.states.running is None:
-            return 0
-        locks, layout, tables = self.lease.locks, self._layout, self.lease.tables
-        if not locks.has_windows:
-            return NO_LENGTH
-        at = locks.windows_at + 1
-        for name, window in layout.windows:
-            if tables[name].first_held < locks.windows_at // layout.page_size:
-                at = max(at, layout.pages(window.until(locks.windows_at)) * layout.page_size)
-                if at > self.lease.windows_kept_from:
-                    return NO_LENGTH
-        return at
-
-    @property
-    def cuts_at(self) -> int:
-        """Below this length `truncate` has more to do than to free pages of tokens."""
-        known = self.lease.tokens.length
-        return known if self.lease.states is None else max(known, 0, *self.lease.states.saves)
