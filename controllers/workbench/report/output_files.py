@@ -61,7 +61,7 @@ class OutputFiles:
             if self.figures is not None:
                 self.figures.write_text("[" + ",\n".join(row.figures.to_json() for row in rows) + "]\n", encoding="utf-8")
             if self.plot is not None:
-                from unified_tree.controllers.workbench.report.charts import write_plot
+                from unified_tree.controllers.workbench.report.plot import write_plot
 
                 write_plot(self.plot, rows, content.sweep, f"{plan.workload.name} on {plan.composition.name}")
             if self.html is not None:
