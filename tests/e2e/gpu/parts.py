@@ -268,7 +268,7 @@ class Bench:
         with ThreadPoolExecutor(8 if self.is_gpu else 1) as pool:
             jobs = []
             for crowd in self.options.crowds.split(","):
-                tokens = {"max_total_tokens": 384 * int(crowd), "max_running_requests": int(crowd)}
+                tokens: dict[str, Any] = {"max_total_tokens": 384 * int(crowd), "max_running_requests": int(crowd)}
                 case = self._placed("llama-64", graphs=True, **tokens)
                 at_once = 500 if self.is_gpu else 2 * int(crowd)
                 case = replace(case, name=f"llama-{crowd}{GRAPHS}", mix={**case.mix, "at_once": at_once})

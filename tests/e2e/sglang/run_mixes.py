@@ -16,7 +16,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cache_times
 import plugin_path
@@ -72,6 +72,15 @@ class Run:
         return [request for mix in self.mixes for request in mix["requests"]]
 
 
+class ServingProcess(Protocol):
+    """Runs SGLang on a spec, in a process of its own; see `ImportedEngine`."""
+
+    environment: dict[str, str]
+
+    def serve(self, spec: Path, environment: dict[str, str], log: Path, timeout: float) -> None:
+        """Serve a spec to its end, or to the end of the time."""
+
+
 def served(
     case: Case,
     cache: Cache,
@@ -79,7 +88,7 @@ def served(
     seeds: list[int],
     work: Path,
     options: argparse.Namespace,
-    imported: ImportedEngine,
+    imported: ServingProcess,
     more: dict[str, object] | None = None,
 ) -> Run:
     """Start an engine with a cache, serve the mixes, read what they gave; `more` is for the spec."""

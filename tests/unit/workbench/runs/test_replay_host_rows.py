@@ -14,7 +14,6 @@ from replay_rows import row_of as run
 from unified_tree import Boundary, Tier
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
-from unified_tree.controllers.cache import page_tables
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PagePair
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -25,7 +24,7 @@ from unified_tree.controllers.workbench.server.server_settings import ServerSett
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
-from unified_tree.locks import locks
+from unified_tree.locks.locks import Locks
 from unified_tree.terms.errors import TransferError
 
 MODELS = {"llama-3.1-8b": 8.0, "gpt-oss-20b": 1.6, "qwen3-next-80b-a3b": 3.0, "deepseek-v4-flash": 1.0}
@@ -178,13 +177,13 @@ def test_a_wrong_copy_of_one_component_is_seen(component: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("host_gib", [None, 60.0])
 def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = locks.collect
+    original = Locks.pages
 
-    def turned(state: Any, held: Any, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
-        ids = np.frombuffer(b"".join(original(state, held, boundary, component, tier)), np.int64)
-        return [(ids[::-1] if component == "full" else ids).tobytes()]
+    def turned(self: Locks, boundary: Boundary, i: int, tier: Tier, *pages_of: Any) -> list[bytes]:
+        ids = np.frombuffer(b"".join(original(self, boundary, i, tier, *pages_of)), np.int64)
+        return [(ids[::-1] if i == 0 else ids).tobytes()]
 
-    monkeypatch.setattr(page_tables, "collect", turned)
+    monkeypatch.setattr(Locks, "pages", turned)
     assert wrong_bytes(run(plan_of(host_gib=host_gib))) > 0
 
 
