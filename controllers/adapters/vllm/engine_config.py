@@ -103,9 +103,10 @@ def model_name(vllm_config: Any) -> str:
 
 
 def config_digest(vllm_config: Any, kv_cache_config: Any) -> str:
-    """A digest of all that decides what a block holds but the weights: the version of vLLM, the model's configuration with
-    what overrides it, that of a draft model and its name and revision, the dtypes, the specification of the blocks, and the
-    backends that lay them out.
+    """A digest of what decides, beside the weights, what a block holds.
+
+    It covers the version of vLLM, the configurations of the model and of its draft model, the draft's name and revision, the
+    dtypes, the specification of the blocks, and the backends that lay them out.
 
     Reads the layers, so that only a worker has it.
     """

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="where results are written")
     parser.add_argument("--kit", type=Path, help="the folder that pack.py made; without it SGLang is installed")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that engines import, where no kit brings it")
-    parser.add_argument("--site", type=Path, default=Path("/tmp/unified-tree-gpu-site"), help="where the kit is unpacked")
+    site = Path(tempfile.gettempdir()) / "unified-tree-gpu-site"
+    parser.add_argument("--site", type=Path, default=site, help="where the kit is unpacked")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rehearse", action="store_true", help="a CPU passes for a GPU")
     parser.add_argument("--minutes", type=float, default=9.0, help="no engine starts later, and none runs longer")
