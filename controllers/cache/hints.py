@@ -36,7 +36,7 @@ class Hints(HeldHints):
 
     @property
     def loading(self) -> int:
-        """How many prefetches copy to the device now."""
+        """How many prefetches copy to the device now, those that have ended included."""
         return len(self._loading)
 
     def prefetch(self, target: Hashable | Key) -> bool:
@@ -80,7 +80,7 @@ class Hints(HeldHints):
         return True
 
     def _finish(self, hint: Hint) -> None:
-        """Its load has landed, or is given up."""
+        """Its load has landed, or the cache closes."""
         load, controller = hint.load, self._cache.controller
         self._loading.pop(hint, None)
         if load is not None and controller is not None:
@@ -88,7 +88,7 @@ class Hints(HeldHints):
             boundary = load.boundary
             controller.release(load)
             node = self._state.nodes.get(boundary.node)
-            if load.error is None and node is not None and (hint.verb, hint.target) in self._open:
+            if load.error is None and node is not None and self._open.get((hint.verb, hint.target)) is hint:
                 claims.hold_boundary(self._state, hint.hold, node)
 
     def relieve(self) -> bool:
@@ -118,7 +118,7 @@ class Hints(HeldHints):
     def _stops(self, hint: Hint) -> None:
         if self._fetching.pop(hint, None) is not None:
             self._cache.cancel(hint)
-        self._finish(hint)
+        # Its load lands first: if it were cancelled, its pages would be neither free nor evictable for `relieve`.
 
     def close(self) -> None:
         """The cache closes: what was loading is given up."""

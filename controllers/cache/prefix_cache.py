@@ -441,7 +441,7 @@ class PrefixCache:
         self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
-        if len(self.hints):
+        if len(self.hints) or self.hints.loading:
             self.hints.poll()
         if self.tenants.is_on:
             self._hold_caps()
@@ -655,9 +655,12 @@ class PrefixCache:
         if self.controller is not None:
             self.controller.drain()
             self._leases.follow_loads()
-            self.hints.poll()
             if self.storage is not None:
                 self.storage.drain()
+            self.hints.poll()
+            if self.hints.loading:  # what has come from the store
+                self.controller.drain()
+                self.hints.poll()
 
     def flush(self) -> None:
         """Copy every boundary to host, as far as there is room, and to the store. Blocks until that is done."""

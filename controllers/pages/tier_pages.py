@@ -228,7 +228,7 @@ class TierPages(PageSource):
             if self.allocators[name].free_pages < needs[name]:
                 if self._is_relieved():
                     self.reserve(needs)
-                return
+                    return
                 raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
     def evict(self, needs: Mapping[str, int]) -> EvictResult:

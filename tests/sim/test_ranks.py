@@ -9,6 +9,7 @@ from rank_scenario import SEEDS, scenario_of
 from rank_threads import RankThreads
 from scenario import Scenario
 from sim_server import SimServer
+from sim_sessions import VERBS
 
 from unified_tree.controllers.ranks import Consensus, LocalConsensus, MessageShape
 
@@ -24,14 +25,18 @@ def test_ranks_do_the_same_whatever_their_stores_answer(ranks: int) -> None:
     seeds = SEEDS[: 10 if ranks == 2 else 5]
     shapes = [MessageShape(), MessageShape(slots=1, candidates=8, completions=8), MessageShape(slots=3, candidates=16)]
     hits: Counter[int] = Counter()
+    told: Counter[str] = Counter()
     for seed in seeds:
         servers = RankThreads(ranks).run(one_rank, shapes[seed % len(shapes)], scenario=scenario_of(seed))
         for tick, events in enumerate(zip(*(server.history[:-1] for server in servers), strict=True)):
             assert len(set(events)) == 1, f"seed {seed}, event {tick}"
         hits[seed] = servers[0].events["storage_hits"]
         assert len({server.events["storage_hits"] for server in servers}) == 1
+        assert len({str(server.cache.stats().hints) for server in servers}) == 1
+        told.update(servers[0].events)
     assert sum(count > 0 for count in hits.values()) >= len(seeds) * 3 // 4, hits
     assert hits.total() >= 5 * len(seeds), hits
+    assert all(told[f"told: {verb} True"] for verb in VERBS), told
 
 
 def test_a_lone_rank_with_a_consensus_lives_too() -> None:

@@ -66,6 +66,13 @@ EVENTS = {
     "drop: prefetch forgotten",
     "drop: prefetch queue full",
     "neighbour: prefetched",
+    "told: end",
+    "told: retain True",
+    "told: pin True",
+    "told: demote True",
+    "told: share True",
+    "told: prefetch True",
+    "refused again without hints",
 }
 """What every batch of lives must have seen, or else it shows little."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kinds import SETS
+from sim_sessions import SessionScenario
 from sim_store import StoreScenario
 
 from unified_tree import POLICIES, BlockBudget
@@ -63,6 +64,7 @@ class Scenario:
         closes_at_work: whether the cache is closed while leases are out.
         remembered: see CpuEngine; `max_versions`: see PrefixCache.
         neighbour: whether another deployment of the same model lives beside this one, over the same store.
+        sessions: how it speaks of sessions and of requests to come; None for not at all.
     """
 
     seed: int
@@ -104,6 +106,7 @@ class Scenario:
     remembered: int
     max_versions: int
     neighbour: bool
+    sessions: SessionScenario | None = None
 
     @classmethod
     def of(cls, seed: int, ticks: int) -> Scenario:
@@ -168,6 +171,7 @@ class Scenario:
             remembered=rng.choice([1, 1, 2, 4096]),
             max_versions=rng.choice([1, 1, 2, 100]),
             neighbour=rng.random() < 0.2,
+            sessions=SessionScenario.of(seed, tick_ns),
         )
 
 

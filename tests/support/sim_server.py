@@ -10,19 +10,23 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import pytest
 from kinds import SETS
 from memory_model import Request, Runner, available_pages
 from page_memory import PageMemory
 from scenario import Scenario
+from sim_sessions import SimSessions
 from sim_store import SimStore
 from watched_engine import WatchedEngine
 
-from unified_tree import Key, OutOfPagesError, Tier, TransferError
+from unified_tree import Key, OutOfPagesError, Tier, TransferError, TreeSettings
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.counters.latency import LatencyStats
 from unified_tree.controllers.ranks import Consensus
@@ -30,6 +34,7 @@ from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 Prompt = tuple[str, list[int]]
+Books = tuple[int, list[int], str | None]
 NEIGHBOURS = 1_000_000
 """Versions of weights from here on are those of another deployment."""
 
@@ -119,8 +124,27 @@ class SimServer:
             host=tier,
             ranks=self.ranks,
             max_versions=s.max_versions,
+            **self._session_settings(),
         )
         self.runner = Runner(self.cache, self.kinds, self.memory)
+        self.sessions: SimSessions | None = None
+        if s.sessions is not None:
+            self.sessions = SimSessions(s.sessions, self.cache, Random(f"talk {s.seed} {self.starts}"))
+
+    def _session_settings(self) -> dict[str, Any]:
+        s = self.scenario.sessions
+        if s is None:
+            return {}
+        return {
+            "settings": TreeSettings(session_texts=s.session_texts),
+            "max_sessions": s.max_sessions,
+            "max_hints": s.max_hints,
+            "infer_sessions": s.infers,
+            "time_s": self._time_s,
+        }
+
+    def _time_s(self) -> float:
+        return self.clock.now / 1e9
 
     def run(self) -> str:
         """The whole life; the digest of its history."""
@@ -186,6 +210,7 @@ class SimServer:
                 self.cache.poll()
         names = rng.choices(list(s.actions), list(s.actions.values()), k=rng.randrange(1, 4))
         for name in names:
+            self._talk()
             outcome = getattr(self, name)()
             self._note(f"{self.tick} {self.clock.now if self.is_alone else 'some time'} {name} {outcome}")
             if outcome:
@@ -194,9 +219,18 @@ class SimServer:
         self._check_bounds()
         self._note(self.cache.tree.dump())
 
+    def _talk(self) -> None:
+        """Perhaps the cache is told of a session, or of a request to come."""
+        said = "" if self.sessions is None else self.sessions.talk()
+        if said:
+            self.events[f"told: {said}"] += 1
+            self._note(f"told {said} {self.cache.stats().hints}")
+
     def _check_bounds(self) -> None:
         """What waits and what is remembered stays within what was set."""
         assert self.cache.weights.named_count <= 2 * self.scenario.max_versions
+        if self.sessions is not None:
+            self.sessions.check()
         if self.cache.storage is not None:
             figures, policy = self.cache.storage.stats(), self.cache.storage.tier.prefetch
             assert figures.prefetches_open <= policy.max_open
@@ -232,21 +266,35 @@ class SimServer:
     def _admit(self, namespace: str, tokens: list[int]) -> str:
         rng = self.rng
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
-        before = self._books()
+        session = None if self.sessions is None else self.sessions.of_prompt(namespace, tokens)
+        before, save_output = self._books(), rng.random() < 0.7
+        options = {"save_output": save_output, "request": _name(namespace, tokens), "session": session}
         try:
-            request = self.runner.start(
-                tokens, namespace, checkpoints, save_output=rng.random() < 0.7, request=_name(namespace, tokens)
-            )
+            request = self.runner.start(tokens, namespace, checkpoints, **options)
         except OutOfPagesError:
-            assert self._books() == before
+            self._refused(before, lambda: self.cache.acquire(Key(tokens, namespace), checkpoints, **options))
             return "refused"
+        if self.sessions is not None:
+            self.sessions.admitted(namespace, tokens, session)
         self._remember(namespace, tokens)
         return "loading" if request.lease.is_loading else "admitted"
 
-    def _books(self) -> tuple[int, list[int], str]:
-        """What must not change when a call is refused."""
+    def _books(self) -> Books:
+        """What must not change when a call is refused; but what a hint loads, it waits for."""
         stats = self.cache.stats()
-        return stats.leases, [pool.leased for pool in stats.pools.values()], self.cache.tree.dump()
+        dump = None if self.cache.hints.loading else self.cache.tree.dump()
+        return stats.leases, [pool.leased for pool in stats.pools.values()], dump
+
+    def _refused(self, before: Books, again: Callable[[], object]) -> None:
+        """A call was refused: it has changed nothing, and no hint was the reason."""
+        assert not self.cache.hints.loading
+        assert before[2] is None or self._books() == before
+        sessions = self.sessions
+        if sessions is not None and sessions.rng.random() < sessions.scenario.takes_back:
+            sessions.take_all_back()
+            with pytest.raises(OutOfPagesError):
+                again()
+            self.events["refused again without hints"] += 1
 
     def _prompt(self) -> Prompt:
         rng, s = self.rng, self.scenario
@@ -280,7 +328,7 @@ class SimServer:
         try:
             self.cache.allocate(request.lease, target)
         except OutOfPagesError:
-            assert self._books() == before
+            self._refused(before, lambda: self.cache.allocate(request.lease, target))
             self.runner.finish(request)
             return "no room"
         try:

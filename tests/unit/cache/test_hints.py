@@ -7,10 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import session_turns
+from kinds import FULL
 from session_turns import STATES, turn
+from stored_cache import StoredCache
 
 from unified_tree import Key, LeaseError
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.host import HostTier, WritePolicy
+from unified_tree.controllers.testing import Latencies, SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 
 
 class Clock:
@@ -141,6 +146,50 @@ def test_a_prefetch_under_way_refuses_nobody() -> None:
         cache.allocate(lease, 32)
     assert not cache.tree.check()
     assert cache.stats().refused == 0
+
+
+@pytest.mark.parametrize("ends", ["session", "turn", "bound", "again"])
+def test_a_prefetch_whose_hint_has_ended_refuses_nobody(ends: str) -> None:
+    """Its copy is under way, and what it copies to can be had when it has landed."""
+    engine = SimulatedEngine(1, VirtualClock(), Latencies(cancel_ns=1_000_000))
+    host = HostTier(page_counts={}, engine=engine, write_policy=WritePolicy.WRITE_THROUGH)
+    cache = PrefixCache([FULL], 4, {"full": 8}, host=host, max_hints=1)
+    turn(cache, np.arange(24), "agent")
+    turn(cache, np.arange(100, 132))
+    assert cache.hints.prefetch("agent")
+    cache.poll()
+    if ends == "session":
+        cache.end_session("agent")
+    elif ends == "turn":
+        with cache.acquire(Key(np.arange(500, 502)), session="agent"):
+            pass
+    elif ends == "bound":
+        with cache.acquire(Key(np.arange(500, 504))) as lease:
+            cache.allocate(lease, 4)
+            cache.commit(lease, 4)
+        assert cache.hints.pin(Key(np.arange(500, 504)))
+        assert outcomes(cache) == {"prefetch expired": 1}
+    else:
+        assert cache.hints.prefetch("agent")
+    with cache.acquire(Key(np.arange(300, 332)), reserve_tokens=32):
+        assert not cache.hints.loading
+    assert cache.stats().refused == 0
+    assert not cache.tree.check()
+    cache.close()
+
+
+def test_a_prefetch_goes_from_the_store_to_the_device() -> None:
+    stored = StoredCache([FULL])
+    stored.compute(range(13))
+    stored.forget()
+    cache, key = stored.cache, Key(np.arange(13))
+    assert cache.hints.prefetch(key)
+    cache.drain()
+    assert cache.tree.match_prefix(key).device.length == 12
+    assert not cache.hints.loading
+    pool = cache.stats().pools["full"]
+    assert (pool.leased, pool.protected) == (0, 0)
+    stored.runner.check()
 
 
 def test_hints_about_nothing_are_refused_and_absurd_ones_raise() -> None:
