@@ -38,7 +38,7 @@ from unified_tree.controllers.workbench.server.server_settings import (
     StorageSettings,
 )
 from unified_tree.controllers.workbench.server.verified_pages import Verification
-from unified_tree.controllers.workbench.traces.mix import mixed
+from unified_tree.controllers.workbench.traces.mix import isolated, mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MULTITURN,
     MultiturnOptions,
@@ -263,28 +263,40 @@ class Arguments:
         path = self._given["trace"]
         return os.path.getsize(path) if path is not None and os.path.isfile(path) and not self._given["requests"] else None
 
-    @property
-    def tenants(self) -> Tenants | None:
-        """A group for each --tenant, with its --floor; None without any."""
+    def tenants(self, workload: Workload) -> Tenants | None:
+        """A group for each --tenant and each tenant of the trace's lines, with its --floor; None without any."""
+        after = self._given.get("share_after")
         floors = dict(_named(text, "--floor") for text in self._given.get("floors") or ())
-        names = [_named(text, "--tenant")[0] for text in self._given.get("tenants") or ()]
+        names = list(dict.fromkeys(request.namespace for request in workload.requests if request.namespace))
         unknown = [name for name in floors if name not in names]
-        if unknown or len(set(names)) < len(names):
-            raise click.UsageError(f"--floor: there is no --tenant {unknown[0]}" if unknown else "--tenant: two have one name")
+        if unknown:
+            raise click.UsageError(f"--floor: there is no tenant {unknown[0]}")
+        if after is not None and len(names) <= after:
+            raise click.UsageError(
+                f"--share-after {after} needs more tenants than {after}; the trace's lines name {len(names)}"
+            )
         try:
             shares = {name: float(floor) for name, floor in floors.items()}
         except ValueError as error:
             raise click.UsageError(f"--floor: {error}") from error
         if not names:
             return None
-        return Tenants(groups=tuple(TenantGroup(name=n, namespaces=(n,), floor=shares.get(n, 0.0)) for n in names))
+        groups = [TenantGroup(name=n, namespaces=(n,), floor=shares.get(n, 0.0), shares=after is not None) for n in names]
+        return Tenants(groups=tuple(groups), share_after=after)
 
     def workload(self, progress: Callable[[int], None] | None = None) -> Workload:
         """The workload to replay: the named trace or a built-in one, and the tenants'; `progress` as of `read_trace`."""
+        texts, shares = self._given.get("tenants") or (), self._given.get("share_after") is not None
+        given = dict(_named(text, "--tenant") for text in texts)
+        if len(given) < len(texts):
+            raise click.UsageError("--tenant: two have one name")
+        if given and shares:
+            raise click.UsageError(
+                "--share-after: blocks of two files are never the same; name the tenant in the trace's lines"
+            )
         workload = self._own_workload(progress)
-        given = dict(_named(text, "--tenant") for text in self._given.get("tenants") or ())
         if not given:
-            return workload
+            return workload if shares else isolated(workload)
         return mixed({"": workload, **{name: read_trace(path, self._trace_options) for name, path in given.items()}})
 
     @property
@@ -315,19 +327,19 @@ class Arguments:
 
     def plan(self, progress: Callable[[int], None] | None = None) -> Plan:
         """All of it; `progress` as of `read_trace`."""
-        return Plan(
-            composition=self.composition,
-            device_bytes=self.device_bytes,
-            settings=self.settings,
-            host=self.host,
-            storage=self.storage,
-            linker=self.linker,
-            shares_pools=self._shares_pools,
-            tenants=self.tenants,
-            verification=self.verification,
-            certify=self._given["certify"],
-            workload=self.workload(progress),  # last, for it may take a while
-        )
+        given: dict[str, Any] = {
+            "composition": self.composition,
+            "device_bytes": self.device_bytes,
+            "settings": self.settings,
+            "host": self.host,
+            "storage": self.storage,
+            "linker": self.linker,
+            "shares_pools": self._shares_pools,
+            "verification": self.verification,
+            "certify": self._given["certify"],
+        }
+        workload = self.workload(progress)  # last, for it may take a while
+        return Plan(workload=workload, tenants=self.tenants(workload), **given)
 
 
 def _named(text: str, option: str) -> tuple[str, str]:

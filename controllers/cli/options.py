@@ -192,6 +192,11 @@ GROUPS: dict[str, list[click.Option]] = {
             "NAME=SHARE: what that tenant may count on of every pool, from 0 to 1; several times.  [default: 0]",
             multiple=True,
         ),
+        _option(
+            "--share-after",
+            click.IntRange(min=2, max=64),
+            "A prefix is common to the trace's tenants once so many other ones have shown it.  [default: never]",
+        ),
         _option("--time-scale", Number(), "Factor on arrival times; 0: all at once.", 1.0),
         _option("--block-size", BLOCK, "Tokens a block of the trace.  [default: what the trace says, or 512]"),
         _option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.report.columns import GIB, PERCENT, best_possible, miss_rates, share, short_count
 from unified_tree.controllers.workbench.report.text_table import REFERENCES
-from unified_tree.controllers.workbench.runs.plan import SHARED
+from unified_tree.controllers.workbench.runs.plan import APART, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +108,7 @@ def _by_rows(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> list[Chan
     changes = []
     if best is not first:
         how = "letting the pools share the memory (budget=)" if best.policy.startswith(SHARED) else "another policy"
+        how = "no --share-after" if best.policy.startswith(APART) else how
         changes.append(Change(what=f"{how}, {best.policy}", gain=best.hit_rate - first.hit_rate, is_free=True))
     changes += [
         Change(what=more_device(row.device_bytes, row.capacity), gain=row.hit_rate - first.hit_rate)

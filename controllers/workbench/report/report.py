@@ -131,12 +131,15 @@ def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:
 
 
 def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
-    """The hits of each row by tenant; nothing without tenants."""
+    """The hits of each tenant by row; nothing without tenants."""
     divided = [row for row in rows if row.cache.tenants]
     if divided:
-        names = [name for name, group in divided[0].cache.tenants.items() if group.requests]
-        lines = [[Text(row.policy), *(Text(_hit_share(row.cache.tenants[name])) for name in names)] for row in divided]
-        heads = ["policy", *(printable(name) or "(no group)" for name in names)]
+        lines = []
+        for name, first in divided[0].cache.tenants.items():
+            if first.requests:
+                hits = [_hit_share(row.cache.tenants[name]) for row in divided]
+                lines.append([Text(each) for each in (printable(name) or "(no group)", f"{first.prompt_tokens:,}", *hits)])
+        heads = ["tenant", "prompt tokens", *(row.policy for row in divided)]
         print_table(console, heads, lines, title="Hits by tenant, in percent of its prompt tokens")
         console.print()
 

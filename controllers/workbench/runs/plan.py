@@ -34,6 +34,8 @@ PATH_ONLY = "path-only "
 """Before the name of the row whose twin a row is."""
 SHARED = "shared "
 """Likewise, of the row of the same policy."""
+APART = "apart "
+"""Likewise, of the same row where tenants share nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Plan:
         storage: the store behind the host tier, for the rows that have one.
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
         shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
-        tenants: shares of the namespaces that the workload's requests are in; None for no shares.
+        tenants: shares of the namespaces that the workload's requests are in; None for no shares. Where they share prefixes,
+            there is a row of each policy, too, where they do not.
         verification: whether pages hold bytes that are compared.
         certify: whether the best possible is bounded as tightly as it can be, with rows that know the future, never evict, or
             ask for paths alone. That takes several times as long.
@@ -94,6 +97,7 @@ class RowSpec:
         page_counts: device pages by component.
         is_path_only: whether windows and states never limit a hit and take no room: the page counts are of paths, for which all
             of the budget is.
+        is_apart: whether the plan's tenants share no prefixes here.
         is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
         capacity: device budget as a multiple of the one asked for; for the plot.
         is_bounded: whether it is found what no cache of its pools could exceed, which may take longer than the replay; if not,
@@ -106,6 +110,7 @@ class RowSpec:
     page_counts: Mapping[str, int]
     is_path_only: bool = False
     is_shared: bool = False
+    is_apart: bool = False
     capacity: float = 1.0
     is_bounded: bool = True
     recording: Path | None = None
@@ -116,12 +121,14 @@ class RowSpec:
         name = self.policy if self.kind is RowKind.POLICY else self.kind.value
         if self.is_shared:
             name = SHARED + name
+        if self.is_apart:
+            name = APART + name
         return PATH_ONLY + name if self.is_path_only else name
 
     @property
     def store_name(self) -> str:
         """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
-        name = self.label.replace(PATH_ONLY, "path-only-").replace(SHARED, "shared-")
+        name = self.label.replace(PATH_ONLY, "path-only-").replace(SHARED, "shared-").replace(APART, "apart-")
         name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
         plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
         return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
@@ -139,8 +146,9 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    apart = [replace(row, is_apart=True) for row in rows if plan.tenants is not None and plan.tenants.share_after is not None]
     if not plan.certify:
-        return rows + [replace(row, is_shared=True) for row in rows if plan.shares_pools]
+        return rows + [replace(row, is_shared=True) for row in rows if plan.shares_pools] + apart
     references = [RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts)]
     paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
     twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows + references] if paths != page_counts else []
@@ -149,7 +157,7 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
         references += [replace(row, is_shared=True) for row in references]
     if plan.storage is None and plan.linker is None:
         references.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
-    return rows + references + twins
+    return rows + references + twins + apart
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:

@@ -84,7 +84,11 @@ def _replay(
     clock = StepClock(plan.settings, tiers.clock)
     with ExitStack() as open_things:
         cache = open_things.enter_context(
-            closing(_cache(row, tiers, clairvoyance or spec.policy, clock, plan.tenants if clairvoyance is None else None))
+            closing(
+                _cache(
+                    row, tiers, clairvoyance or spec.policy, clock, None if clairvoyance is not None else _tenants(plan, spec)
+                )
+            )
         )
         link = None
         if tiers.link is not None:
@@ -170,6 +174,13 @@ def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None
         count * composition.prefill_flops(0, tokens) for tokens, count in zip(each.tolist(), counts.tolist(), strict=True)
     )
     return flops
+
+
+def _tenants(plan: Plan, spec: RowSpec) -> Tenants | None:
+    tenants = plan.tenants
+    if tenants is None or not spec.is_apart:
+        return tenants
+    return replace(tenants, groups=tuple(replace(group, shares=False) for group in tenants.groups), share_after=None)
 
 
 def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock, tenants: Tenants | None) -> PrefixCache:

@@ -73,6 +73,7 @@ class RowPlan:
                 host = replace(host, page_counts=of_host.page_counts)
         sizes = {composition.page_size, *(request.block_tokens for request in plan.workload.requests)}
         is_read = plan.storage or plan.linker or spec.recording or plan.verification is not Verification.OFF
+        is_marked = plan.tenants is not None and plan.tenants.share_after is not None  # whose tokens have owners
         return cls(
             composition=composition,
             page_counts=page_counts,
@@ -83,7 +84,7 @@ class RowPlan:
             storage=None if host is None else plan.storage,
             linker=plan.linker if all((c.shares or c.name) in page_counts for c in composition.components) else None,
             verification=plan.verification,
-            packs=not is_read and all(size % GROUP_TOKENS == 0 for size in sizes),
+            packs=not (is_read or is_marked) and all(size % GROUP_TOKENS == 0 for size in sizes),
             name=spec.store_name,
             workload=plan.workload.name,
         )

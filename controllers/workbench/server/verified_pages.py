@@ -56,7 +56,7 @@ class VerifiedPages:
 
     def resumed(self, lease: Lease, tokens: Int64s) -> None:
         """A lease has what it resumes from: compare it, and copy the state. `tokens` may go on beyond the prompt."""
-        self._digests[lease] = prefix_digests(lease.key.namespace, tokens, self._cache.page_size)
+        self._digests[lease] = self._digests_of(lease.key.namespace, tokens)
         self._written[lease] = lease.compute_from
         self._check(lease, lease.cached_tokens, replayed=bool(lease.rebuilt_tokens))
         self._copy_state(lease)
@@ -90,15 +90,19 @@ class VerifiedPages:
 
     def fetched(self, prompt: Int64s, namespace: str = "") -> None:
         """A prompt's prefetch is over: compare what the host has along the prompt."""
-        key = Key(prompt, namespace)
+        key = self._cache.sharing.in_tree(Key(prompt, namespace))
         reach = self._cache.tree.transfers.host_path_end(key)
-        digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
+        digests = self._digests_of(namespace, prompt)
         last = reach.length // self._cache.page_size
         for component in self._cache.tree.components:
             ids = self._cache.tree.pages(reach, component.name, Tier.HOST)
             if component.coverage.is_path and ids.size < last:
                 continue  # an optional one with gaps, whose pages cannot be told apart
             self._compare(component, ids, digests[last - ids.size + 1 : last + 1], self._host)
+
+    def _digests_of(self, namespace: str, tokens: Int64s) -> Digests:
+        """Those of a prompt's pages: equal in all namespaces where some of them share pages."""
+        return prefix_digests("" if self._cache.sharing.is_on else namespace, tokens, self._cache.page_size)
 
     def _check(self, lease: Lease, length_tokens: int, *, replayed: bool) -> None:
         """Compare the pages that a boundary at so many tokens of this lease stands on."""

@@ -56,6 +56,7 @@ class _Lines:
         self.has_answer: list[bool] = []
         """Whether the blocks go on with those that end in the answer."""
         self.chains: list[int] = []
+        self.tenants: list[str] = []
         self.has_delays = self.has_starts = False
         self._chain_of: dict[object, int] = {}
         self._time_of: dict[int, float] = {}
@@ -66,6 +67,7 @@ class _Lines:
             chain = self._chain(record)
             time_s = self._time(record, chain)
             self.chains.append(chain)
+            self.tenants.append(str(_key(record, "tenant")) if "tenant" in record.fields else "")
             self.times.append(time_s)
             self.prompt_tokens.append(record.integer("input_length"))
             self.output_tokens.append(record.integer("output_length") if "output_length" in record.fields else 0)
@@ -163,8 +165,9 @@ def _workload(
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             chain=chain if is_timed else IN_FILE_ORDER,
+            namespace=tenant,
         )
-        for i, (time_s, blocks, size, prompt_tokens, output_tokens, chain, answered) in enumerate(
+        for i, (time_s, blocks, size, prompt_tokens, output_tokens, chain, tenant, answered) in enumerate(
             zip(
                 lines.times,
                 runs,
@@ -172,6 +175,7 @@ def _workload(
                 lines.prompt_tokens,
                 lines.output_tokens,
                 lines.chains,
+                lines.tenants,
                 has_answer.tolist(),
                 strict=True,
             )

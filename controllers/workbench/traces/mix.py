@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order
+import numpy as np
+
+from unified_tree.controllers.workbench.traces.workload import (
+    NO_CHAIN,
+    Request,
+    Workload,
+    expand_runs,
+    in_arrival_order,
+    pack_runs,
+)
 from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
@@ -37,6 +46,31 @@ def mixed(workloads: Mapping[str, Workload]) -> Workload:
         parallel=next(iter(workloads.values())).parallel,
         tells_sharing=all(workload.tells_sharing for workload in workloads.values()),
     )
+
+
+def isolated(workload: Workload) -> Workload:
+    """The same requests; equal blocks of two namespaces have two numbers. Cost: a sort of the blocks of all prompts."""
+    spaces: dict[str, int] = {}
+    for request in workload.requests:
+        spaces.setdefault(request.namespace, len(spaces))
+    if len(spaces) < 2:
+        return workload
+    lists = [each for request in workload.requests for each in _lists_of(request)]
+    owners = np.array([spaces[request.namespace] for request in workload.requests for _ in _lists_of(request)], np.int64)
+    blocks = [expand_runs(each) for each in lists]
+    sizes = np.array([each.size for each in blocks], np.int64)
+    names = np.repeat(owners, sizes) * workload.block_count + np.concatenate(blocks)
+    unique, numbers = np.unique(names, return_inverse=True)
+    parts = iter([pack_runs(part) for part in np.split(numbers.astype(np.int64), np.cumsum(sizes)[:-1])])
+    requests = tuple(
+        replace(request, runs=next(parts), answer_runs=None if request.answer_runs is None else next(parts))
+        for request in workload.requests
+    )
+    return replace(workload, requests=requests, block_count=unique.size)
+
+
+def _lists_of(request: Request) -> tuple[Int64s, ...]:
+    return (request.runs,) if request.answer_runs is None else (request.runs, request.answer_runs)
 
 
 def _apart(workload: Workload, name: str, blocks: int, chains: int) -> Iterator[Request]:

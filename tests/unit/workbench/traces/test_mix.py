@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from replay_rows import invoke
 
 from unified_tree import TraceError
-from unified_tree.controllers.workbench.traces.mix import mixed
+from unified_tree.controllers.workbench.traces.mix import isolated, mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MultiturnOptions,
     SyntheticOptions,
@@ -72,10 +73,15 @@ def test_replay_prints_the_hits_of_each_tenant(tmp_path: Path) -> None:
     )
     assert said.exit_code == 0, said.output
     assert "Hits by tenant" in said.output
-    (line,) = [line for line in said.output.split("Hits by tenant")[1].splitlines() if line.strip().startswith("lru")]
-    of_flood, of_quiet = (float(part) for part in line.split()[1:])
-    assert of_flood == 0
-    assert of_quiet > 90
+    hits = hits_by_tenant(said.output)
+    assert hits["(no group)"] == ["30,720", "0.00"]
+    assert float(hits["quiet"][1]) > 90
+
+
+def hits_by_tenant(output: str) -> dict[str, list[str]]:
+    """The lines of the table: prompt tokens, and the hits of each row in percent."""
+    table = output.split("Hits by tenant")[1].split("\n\n", maxsplit=1)[0].splitlines()[2:]
+    return {name: rest.split() for name, _, rest in (line.strip().partition("  ") for line in table)}
 
 
 @pytest.mark.parametrize(
@@ -85,10 +91,51 @@ def test_replay_prints_the_hits_of_each_tenant(tmp_path: Path) -> None:
         ["--floor", "a=0.5"],
         ["--tenant", "a={}", "--floor", "a=x"],
         ["--tenant", "a={}", "--tenant", "a={}"],
+        ["--tenant", "a={}", "--share-after", "2"],
+        ["--share-after", "2"],
     ],
 )
 def test_a_tenant_that_makes_no_sense_is_refused(options: list[str], tmp_path: Path) -> None:
     file = trace(tmp_path, "t.jsonl", [0, 0])
     said = invoke("replay", file, *[option.format(file) for option in options], "--policy", "lru")
     assert said.exit_code not in (0, 1)
-    assert "--tenant" in said.output + said.stderr or "--floor" in said.output + said.stderr
+    assert any(option in said.output + said.stderr for option in ("--tenant", "--floor", "--share-after"))
+
+
+def test_what_sharing_brings_is_printed_by_tenant(tmp_path: Path) -> None:
+    """Tenants in turn ask prompts that begin alike: from the fourth one on each finds what three have shown before."""
+    file = tmp_path / "tenants.jsonl"
+    lines = [
+        {"timestamp": 1000 * i, "input_length": 1536, "output_length": 4, "tenant": f"t{i % 4}", "hash_ids": [1, 2, 100 + i]}
+        for i in range(24)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    options = ("--device-gib", 4, "--policy", "lru", "--no-advice")
+    said = invoke("replay", file, "--share-after", 2, *options)
+    assert said.exit_code == 0, said.output
+    hits = hits_by_tenant(said.output)
+    assert list(hits) == ["t0", "t1", "t2", "t3"]
+    for tenant, (tokens, together, apart) in hits.items():
+        assert tokens == "9,216"
+        assert float(together) == pytest.approx(100 * 1024 / 1536 * (6 if tenant == "t3" else 5) / 6, abs=0.01)
+        assert float(apart) == pytest.approx(100 * 1024 / 1536 * 5 / 6, abs=0.01)
+    assert "apart lru" in said.output
+    alone = invoke("replay", file, "--floor", "t1=0.2", *options)
+    assert {name: hit for name, (_, hit) in hits_by_tenant(alone.output).items()} == {
+        name: hit for name, (_, _, hit) in hits.items()
+    }
+    verified = invoke("replay", file, "--share-after", 2, "--verify", *options)
+    assert verified.exit_code == 0, verified.output
+    assert hits_by_tenant(verified.output) == hits
+
+
+def test_equal_blocks_of_two_tenants_are_two_where_they_share_nothing() -> None:
+    whole = synthetic_workload(SyntheticOptions(request_count=40, seed=1))
+    requests = tuple(replace(request, namespace="ab"[request.index % 2]) for request in whole.requests)
+    apart = isolated(replace(whole, requests=requests))
+    numbers: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+    for request, before in zip(apart.requests, whole.requests, strict=True):
+        for new, old in zip(request.blocks().tolist(), before.blocks().tolist(), strict=True):
+            assert numbers[request.namespace].setdefault(old, new) == new
+    assert not set(numbers["a"].values()) & set(numbers["b"].values())
+    assert isolated(whole) is whole
