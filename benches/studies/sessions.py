@@ -3,10 +3,12 @@
 Question: on agents' sessions with their own pauses and subagents (kv-cache-tester's format), for a model with a linear state,
 what share of the prompt tokens is hit when so many sessions run at once, each followed by another when it ends? `today` knows
 nothing of sessions; `inferred` supersedes what came before the state that a request resumed from; `named` also names sessions
-and subagents, and ends them; `retained` also retains each between its turns. Returns are the turns after a pause of 30 s or
-more. Each block of the trace is a token here, with the bytes of a block. A state takes as much as 48 blocks, about as in
-Qwen3-Next-80B; both live in one budget, or states in a pool of their own. Silent on: host memory, stores, waiting (a request
-runs as long as it did in the trace), and answers, whose tokens the trace does not have.
+and subagents, and ends them; `retained` also retains each between its turns, and `expected` those whose next turn comes within
+30 s, as a client that waits for a tool knows. Returns are the turns after a pause of 30 s or more. `ceiling`, where states have
+a pool of their own, is what no order exceeds that knows the future. Each block of the trace is a token here, with the bytes of
+a block. A state takes as much as 48 blocks, about as in Qwen3-Next-80B; both live in one budget, or states in a pool of their
+own. Silent on: host memory, stores, waiting (a request runs as long as it did in the trace), and answers, whose tokens the
+trace does not have.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benches.studies.session_ceiling import Served, ceiling
 from unified_tree import BlockBudget, Component, Key, OutOfPagesError, Path, Point
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache import Lease
@@ -30,7 +33,8 @@ STATE_BLOCKS = 48
 PAUSE_S = 30.0
 RETRY_S = 1.0
 OWN = 1 << 40
-ARMS = ("today", "inferred", "named", "retained")
+ARMS = ("today", "inferred", "named", "retained", "expected")
+NAMED = ARMS[2:]
 
 
 @dataclass(slots=True)
@@ -51,12 +55,13 @@ class Agent:
 
 @dataclass(slots=True)
 class Tally:
-    """The tokens that were served, and those of them that hit."""
+    """The tokens that were served, those of them that hit, and the turns as they ran."""
 
     prompt: int = 0
     hit: int = 0
     returned: int = 0
     returned_hit: int = 0
+    turns: list[Served] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -131,10 +136,11 @@ def serve(
         if lease is not None:
             cache.release(lease)
             at += 1
-            if arm == "retained":
+            is_expected = arm == "expected" and at < len(agent.turns) and agent.turns[at][0] < PAUSE_S
+            if arm == "retained" or is_expected:
                 cache.hints.retain(agent.number)
         if at >= len(agent.turns):
-            if arm in ("named", "retained"):
+            if arm in NAMED:
                 cache.end_session(agent.number)
             following = next(waiting, None) if agent.parent is None else None
             if following is not None:
@@ -149,11 +155,14 @@ def serve(
             if before == at:
                 start(part, now)
         agent.parts = [each for each in agent.parts if each[0] != at]
-        admitted = _admit(cache, agent, expand_runs(runs) + agent.base, arm, order)
+        blocks = expand_runs(runs) + agent.base
+        admitted = _admit(cache, agent, blocks, arm, order)
         order += 1
         if admitted is None:
             heappush(events, (now + RETRY_S, order, agent, at, None))
             continue
+        if block_count is None:
+            tally.turns.append(Served(now, now + ran, agent.base, blocks))
         tally.prompt += admitted.prompt_tokens
         tally.hit += admitted.cached_tokens
         if pause >= PAUSE_S and at:
@@ -166,7 +175,7 @@ def serve(
 def _admit(cache: PrefixCache, agent: Agent, blocks: Any, arm: str, number: int) -> Lease | None:
     """A lease whose prompt is computed and published; None if there is no room."""
     prompt, session = np.append(blocks, OWN + number), None
-    if arm in ("named", "retained"):
+    if arm in NAMED:
         session = agent.number
         if agent.parent is not None and cache.sessions.find(session) is None:
             cache.open_session(session, agent.parent if cache.sessions.find(agent.parent) is not None else None)
@@ -179,6 +188,10 @@ def _admit(cache: PrefixCache, agent: Agent, blocks: Any, arm: str, number: int)
     return lease
 
 
+def _cell(tally: Tally) -> str:
+    return f"{tally.rate:.1%} ({tally.returned_hit / max(1, tally.returned):.1%})"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -187,16 +200,19 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=36_000)
     parser.add_argument("--states", type=int, help="states in a pool of their own; by default both share one budget")
     parser.add_argument("--at-once", type=int, nargs="+", default=[8, 12, 16, 20, 24, 32, 48])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--policies", nargs="+", default=["density", "lru"])
     given = parser.parse_args()
     print(f"first {given.sessions} sessions; {given.blocks:,} blocks; share of prompt tokens hit (of those after pauses)")
-    print("| policy | sessions at once | unbounded | " + " | ".join(ARMS) + " |", flush=True)
+    print("| policy | sessions at once | unbounded | ceiling | " + " | ".join(given.arms) + " |", flush=True)
     for policy in given.policies:
         for at_once in given.at_once:
-            cells = []
-            for arm, blocks in (("today", None), *((arm, given.blocks) for arm in ARMS)):
-                tally = serve(agents(given.trace, given.sessions), at_once, blocks, arm, policy, given.states)
-                cells.append(f"{tally.rate:.1%} ({tally.returned_hit / max(1, tally.returned):.1%})")
+            unbounded = serve(agents(given.trace, given.sessions), at_once, None, "today", policy)
+            most = None if given.states is None else ceiling(unbounded.turns, given.states) / unbounded.prompt
+            cells = [_cell(unbounded), "" if most is None else f"{most:.1%}"]
+            for arm in given.arms:
+                started = agents(given.trace, given.sessions)
+                cells += [_cell(serve(started, at_once, given.blocks, arm, policy, given.states))]
             print(f"| {policy} | {at_once} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -7,6 +7,7 @@ since: backups keep pages, and the two caches make other ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -85,7 +86,7 @@ def talk(rng: Random, cache: PrefixCache) -> None:
     """Anything about any session, or about a prompt; also that a session has ended."""
     session, hints = rng.randrange(NAMES), cache.hints
     target = session if rng.random() < 0.7 else Key(np.arange(rng.randint(1, 12)) + TEXT * session)
-    verbs = [hints.pin, hints.demote, hints.share, hints.unpin, *[hints.prefetch] * 4]
+    verbs: list[Callable[[Any], object]] = [hints.pin, hints.demote, hints.share, hints.unpin, *[hints.prefetch] * 4]
     if not isinstance(target, Key):
         verbs += [hints.retain, cache.end_session]
     rng.choice(verbs)(target)

@@ -268,7 +268,7 @@ class SimServer:
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
         session = None if self.sessions is None else self.sessions.of_prompt(namespace, tokens)
         before, save_output = self._books(), rng.random() < 0.7
-        options = {"save_output": save_output, "request": _name(namespace, tokens), "session": session}
+        options: dict[str, Any] = {"save_output": save_output, "request": _name(namespace, tokens), "session": session}
         try:
             request = self.runner.start(tokens, namespace, checkpoints, **options)
         except OutOfPagesError:
