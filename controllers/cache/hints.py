@@ -39,6 +39,11 @@ class Hints(HeldHints):
         """How many prefetches copy to the device now, those that have ended included."""
         return len(self._loading)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `poll` may have something to do: a hint is open, or a copy is under way."""
+        return bool(self._open or self._loading)
+
     def prefetch(self, target: Hashable | Key) -> bool:
         """Bring what a session's next turn resumes from, or a prompt, back to the device ahead of its return: from the store to
         host, and from there on. Room is made as for a load; a request that needs the room in the meantime waits for the copy.

@@ -441,7 +441,7 @@ class PrefixCache:
         self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
-        if len(self.hints) or self.hints.loading:
+        if self.hints.has_work:
             self.hints.poll()
         if self.tenants.is_on:
             self._hold_caps()
