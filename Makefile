@@ -22,6 +22,7 @@ ROOMS := tree declare memory policies state lookup misses locks inserts transfer
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py $(ROOMS:%=tests/unit/%) \
     tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
     tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py \
+    tests/unit/workbench/runs/test_replay_rows.py tests/unit/workbench/runs/test_packed_rows.py \
     tests/conformance/test_consensus.py tests/unit/ranks/test_message.py tests/unit/ranks/test_divergence.py \
     tests/unit/ranks/test_waiting.py
 # A file is one worker's, which starts its servers once; `tests/conftest.py` puts the longest first.

@@ -59,6 +59,16 @@ COMPILED = (
     "controllers/transfer_engines/null_engine",
     "controllers/transfer_engines/progress",
     "controllers/weights/weights*",
+    "controllers/workbench/runs/row_counters",
+    "controllers/workbench/server/pools_in_use",
+    "controllers/workbench/server/request_queue",
+    "controllers/workbench/server/running_batch",
+    "controllers/workbench/server/served_request",
+    "controllers/workbench/server/server",
+    "controllers/workbench/server/step_clock",
+    "controllers/workbench/server/timed_cache",
+    "controllers/workbench/server/traffic",
+    "controllers/workbench/traces/arrivals",
 )
 """The rooms that are compiled, and single modules of others."""
 

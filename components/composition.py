@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unified_tree.components.attention_cost import AttentionCost
@@ -10,7 +10,7 @@ from unified_tree.components.budget import BudgetPolicy, split
 from unified_tree.components.token_path import is_token_path
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component, validate_components
-from unified_tree.declare.page_format import PageFormat
+from unified_tree.declare.page_format import ContextShard, PageFormat
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -75,15 +75,59 @@ class Composition:
         )
         return replace(self, components=components)
 
+    def with_context_parallel(self, ranks: int, *, interleave: int = 1, names: Sequence[str] = ("full",)) -> Composition:
+        """The same composition where neighbouring tensor-parallel ranks divide the tokens of some components' pages, as
+        decode context parallelism (DCP) does in vLLM and SGLang. Page bytes follow.
+
+        A page of the tree then has the tokens of all these ranks: `page_size` is the engine's page size times `ranks`. Stores
+        and linkers find pages of the same division only.
+
+        Args:
+            ranks: that divide a page; the ranks that keep the same heads are a multiple of it.
+            interleave: slots that go to a rank before the next rank's turn: `cp_kv_cache_interleave_size` of vLLM.
+            names: of the components whose tokens are divided. All others are the same on these ranks, as engines keep index
+                keys, windows and states.
+
+        Raises ConfigurationError without a stated rank, format or shard, for an unknown component, and for slots or ranks that
+        do not divide.
+
+        >>> from unified_tree.components import composition_for
+        >>> latents = composition_for("deepseek-v3.2", page_size=64, tensor_parallel=8, rank=5)
+        >>> divided = latents.with_context_parallel(4)
+        >>> divided.components[0].format.context, latents.components[0].page_bytes // divided.components[0].page_bytes
+        (ContextShard(index=1, count=4, interleave=1), 4)
+        """
+        if type(ranks) is not int or ranks <= 0:
+            raise ConfigurationError(f"with_context_parallel: ranks must be a positive integer, not {ranks!r}")
+        kept = {component.name: component.format for component in self.components}
+        formats = {}
+        for name in names:
+            given = kept.get(name)
+            if given is None or given.shard is None or self.rank is None:
+                raise ConfigurationError(f"with_context_parallel: {name!r} needs a stated format, its shard, and the rank")
+            same_heads = self.tensor_parallel // given.shard.count
+            context = ContextShard(self.rank % ranks, ranks, interleave)
+            if same_heads % ranks:
+                raise ConfigurationError(
+                    f"{name}: {same_heads} of {self.tensor_parallel} tensor-parallel ranks keep the same heads, which "
+                    f"{ranks} context-parallel ranks do not divide"
+                )
+            formats[name] = given.divided(context)
+        return self.with_formats(formats)
+
     def writes(self, name: str) -> bool:
         """Whether this rank stores a component's pages: it is the first of the ranks that keep the same state.
 
-        True if the rank or the shard was not stated. Raises ConfigurationError for an unknown component.
+        True if the rank or the shard was not stated, or where the context-parallel ranks are not neighbours. Raises
+        ConfigurationError for an unknown component.
         """
         for component in self.components:
             if component.name == name:
-                shard = None if component.format is None else component.format.shard
-                return self.rank is None or shard is None or self.rank % max(1, self.tensor_parallel // shard.count) == 0
+                kept = component.format
+                if self.rank is None or kept is None or kept.shard is None:
+                    return True
+                context, same_heads = kept.context, max(1, self.tensor_parallel // kept.shard.count)
+                return self.rank % same_heads < context.count or self.rank % context.count != context.index
         raise ConfigurationError(f"{name!r} is no component of {self.name}")
 
     def bytes_per_token(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Chunked, Coverage, Path, Point, Trailing
 from unified_tree.declare.keys import Key
-from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
+from unified_tree.declare.page_format import WHOLE, ContextShard, PageFormat, Part, Shard
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Amount, TenantGroup, Tenants
 from unified_tree.inserts.grafting import GraftResult
@@ -63,6 +63,7 @@ __all__ = [
     "Chunked",
     "Component",
     "ConfigurationError",
+    "ContextShard",
     "Copy",
     "Coverage",
     "DivergenceError",

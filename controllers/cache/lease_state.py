@@ -342,6 +342,13 @@ class LeaseState:
                 f"{length_tokens}; acquire another to go on"
             )
 
+    def lacking(self) -> list[str]:
+        """The optional components whose state at `cached_tokens` the cache lacked, or some of it."""
+        lacking = self.tables.lacking(self.cached_tokens)
+        if self.states is not None and self.states.is_lost:
+            lacking.append(self.states.name)
+        return lacking
+
     def state_after(self, computed_tokens: int) -> int | None:
         """`state_tokens` once at least so many tokens are reported."""
         states, length = self.states, max(self.computed, computed_tokens)

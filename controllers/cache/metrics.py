@@ -91,6 +91,10 @@ class CacheCollector:
         for field, what in TOTALS.items():
             yield self._counter(field, what, {(): grown[field] if field in grown else getattr(stats, field)})
         yield self._counter("device_hit_tokens", "prompt tokens found on device", {(): stats.device_hit_tokens})
+        if stats.hit_tokens_without:
+            what = "prompt tokens found by requests that lacked state of an optional component"
+            without: Samples = {(name,): count for name, count in stats.hit_tokens_without.items()}
+            yield self._counter("hit_tokens_without", what, without, "component")
         if stats.miss_memory is not None:
             yield from self._misses(stats, stats.miss_memory)
         yield self._counter("load_wait_seconds", "time spent waiting at the gates of loads", {(): stats.load_wait_s})

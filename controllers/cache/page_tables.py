@@ -132,6 +132,22 @@ class PageTables:
                 if missing[0] < missing[1]:
                     self.missing[component.name] = missing
 
+    def lacking(self, length_tokens: int) -> list[str]:
+        """The optional paths and windows that are not whole in the pages of a boundary. Cost: O(optional components)."""
+        last = length_tokens // self._layout.page_size
+        lacking: list[str] = []
+        for component in self._layout.optional:
+            if not component.coverage.is_exact:
+                first = component.coverage.first_page(length_tokens, self._layout.page_size)
+                if component.shares is None:  # a path lacks its end, and a window its beginning
+                    page = self._tables[component.name].page(last - 1 if component.coverage.is_path else first)
+                    is_whole = first == last or page >= 0
+                else:
+                    is_whole = component.name not in self.missing or self.missing[component.name][1] <= first
+                if not is_whole:
+                    lacking.append(component.name)
+        return lacking
+
     def needs(self, page_count: int) -> dict[str, int]:
         """How many pages of each pool it takes to grow to `page_count`."""
         needs = {}

@@ -307,6 +307,8 @@ class PrefixCache:
         counters.hit_tokens += state.compute_from
         if state.host_tokens:
             counters.load_hit_tokens += state.host_tokens
+        if self.layout.optional and state.compute_from and not state.arrives:
+            counters.resumed_without(state.lacking(), state.compute_from)
         counters.rebuilt_tokens += state.cached_tokens - state.compute_from
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:

@@ -31,6 +31,7 @@ class CacheLayout:
         point: name of the `Point` component with pages of its own; None without one.
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
         sharers: components in the pages of another.
+        optional: components that a boundary does not need.
         owner_of: by component, the one whose device pages hold it.
 
     Raises ConfigurationError for two `Point` components with pages of their own.
@@ -55,6 +56,7 @@ class CacheLayout:
         self.window_indices = tuple([i for i, _ in windows])
         self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
         self.sharers = tuple([c for c in every if c.shares is not None])
+        self.optional = tuple([c for c in every if not c.required])
         self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
 
     @property

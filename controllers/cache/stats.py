@@ -172,6 +172,8 @@ class CacheStats(CacheTotals):
 
     Attributes:
         device_hit_tokens: of the `hit_tokens` those found on device.
+        hit_tokens_without: of those when they were found, the ones of requests that lacked a component's state, or some of it,
+            by optional component, such as a draft's KV.
         misses: the other prompt tokens, by the label of their `MissCause`: all causes, and they sum to `prompt_tokens` less
             `hit_tokens` and `arriving_tokens`. Empty if the tree remembers no evictions.
         evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
@@ -198,6 +200,7 @@ class CacheStats(CacheTotals):
     """
 
     device_hit_tokens: int
+    hit_tokens_without: Mapping[str, int]
     misses: Mapping[str, int]
     evicted_misses: Mapping[tuple[str, str], int]
     miss_details: Mapping[tuple[str, str], int]
@@ -268,6 +271,7 @@ class CacheStats(CacheTotals):
         return cls(
             **{name: getattr(counters, name) for name in TOTALS},
             device_hit_tokens=counters.hit_tokens - counters.load_hit_tokens,
+            hit_tokens_without={c.name: counters.hit_tokens_without.get(c.name, 0) for c in cache.layout.optional},
             misses={cause.label: ledger.tokens[cause] for cause in MissCause} if ledger.is_on else {},
             evicted_misses=evicted if ledger.is_on else {},
             miss_details={(cause.label, detail): count for (cause, detail), count in ledger.details.items()},

@@ -175,7 +175,7 @@ class Arguments:
             size_bytes=size_bytes,
             write_policy=WritePolicy(self._or("write_policy", WritePolicy.WRITE_THROUGH)),
             load_cost=LoadCost(
-                bytes_per_s=self._or("host_gb_per_s", host_settings.DEFAULT_GB_PER_S) * 1e9,
+                bytes_per_s=self._or("host_gb_per_s", host_settings.HOST_GB_PER_S) * 1e9,
                 flops_per_s=self._prefill_flops() or DEFAULT_FLOPS_PER_S * self._given["tp"],
             ),
         )
@@ -230,7 +230,7 @@ class Arguments:
     @property
     def _storage_cost(self) -> StorageCost:
         return StorageCost(
-            bytes_per_s=self._or("storage_gb_per_s", storage_settings.DEFAULT_GB_PER_S) * 1e9,
+            bytes_per_s=self._or("storage_gb_per_s", storage_settings.STORE_GB_PER_S) * 1e9,
             latency_s=self._or("storage_latency_us", storage_settings.DEFAULT_LATENCY_US) * 1e-6,
         )
 

@@ -135,7 +135,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--host-gb-per-s",
             POSITIVE,
-            f"Rate of the bus to host, each way, GB/s.  [default: {host_settings.DEFAULT_GB_PER_S:g}]",
+            f"Rate of the bus to host, each way, GB/s.  [default: {host_settings.HOST_GB_PER_S:g}]",
         ),
     ],
     "Storage": [
@@ -154,7 +154,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--storage-gb-per-s",
             POSITIVE,
-            f"Modelled rate of the store, each way, GB/s.  [default: {storage_settings.DEFAULT_GB_PER_S:g}]",
+            f"Modelled rate of the store, each way, GB/s.  [default: {storage_settings.STORE_GB_PER_S:g}]",
         ),
         _option(
             "--storage-latency-us",

@@ -37,6 +37,7 @@ class CacheCounters(CacheTotals):
     transfers: dict[EffectKind, TransferCounters] = field(init=False)
     drops: dict[str, int] = field(default_factory=dict)
     hints: dict[tuple[str, str], int] = field(default_factory=dict)
+    hit_tokens_without: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
     observers: Observers = field(init=False)
@@ -57,6 +58,11 @@ class CacheCounters(CacheTotals):
             self.lost += result.lost
         if self.observers.all:
             self.observers.tell("evicted", tier, name, result)
+
+    def resumed_without(self, components: list[str], hit_tokens: int) -> None:
+        """Count a hit that lacked optional components."""
+        for name in components:
+            self.hit_tokens_without[name] = self.hit_tokens_without.get(name, 0) + hit_tokens
 
     def tell(self, call: Callable[..., object], *arguments: object) -> None:
         """Tell an observer of pages or transfers what was done. Its errors end no step: each is counted as a drop, and

@@ -30,7 +30,7 @@ class FormatHeader:
 
     Attributes:
         model: a name unique to the model; the version of its weights is part of the key chain.
-        format: component, layers, parts with dtypes and shapes, and shard, which must be stated.
+        format: component, layers, parts with dtypes and shapes, which slots of a page, and shard, which must be stated.
         layout: of the host pool; None for device pages, which a linker reads layer by layer.
         page_size: tokens a page.
         beside: a digest of the other components that a page's bytes depend on.
@@ -63,6 +63,8 @@ class FormatHeader:
             "shard": [shard.index, shard.count],
             "beside": self.beside,
         }
+        if self.format.context.count > 1:
+            fields["context"] = [self.format.context.index, *_division(self.format)]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @property
@@ -118,12 +120,18 @@ def _content(page_format: PageFormat) -> dict[str, object]:
     }
 
 
+def _division(page_format: PageFormat) -> list[int]:
+    """How the slots of a page are divided among context-parallel ranks; nothing where each has all of them."""
+    context = page_format.context
+    return [context.count, context.interleave] if context.count > 1 else []
+
+
 def _digest(components: Sequence[Component]) -> str:
     """A digest of the required components, equal on all ranks. An optional component, such as a draft, affects only its own
     pages.
     """
     described = [
-        [c.name, repr(c.coverage), c.tokens_per_slot, _content(c.format), c.format.shard.count]
+        [c.name, repr(c.coverage), c.tokens_per_slot, _content(c.format), c.format.shard.count, *_division(c.format)]
         for c in components
         if c.required and c.format is not None and c.format.shard is not None
     ]

@@ -252,13 +252,13 @@ def fits(value: object, of: Any) -> bool:
     return any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds(of))
 
 
-MAX_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
 
 def section(path: Path, engine: str) -> Mapping[str, Any]:
     """The settings of an engine by name. Raises ConfigurationError for a file that is not such a one, or gives a name twice."""
     try:
-        text = read_given(path, max_bytes=MAX_BYTES).decode("utf-8")
+        text = read_given(path, max_bytes=MAX_FILE_BYTES).decode("utf-8")
     except (ConfigurationError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{engine}: the file of settings {path} cannot be read: {error}") from error
     if path.suffix not in {".yaml", ".yml", ".json"}:

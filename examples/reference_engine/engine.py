@@ -100,11 +100,14 @@ class Engine:
                 self.cache.drain()  # transfers under way hold pages, too
                 lease = self._acquire(request)
             self.waiting.popleft()
-            rows = SequenceRows(lease, self.pools, self.cache.layout)
-            request.running = Running(lease, rows, self.runners[request.namespace], lease.compute_from)
+            request.running = Running(lease, self.rows(lease), self.runners[request.namespace], lease.compute_from)
             if self.speculation is not None:
                 self.speculation.admit(request.running)
             self.running.append(request)
+
+    def rows(self, lease: Lease) -> SequenceRows:
+        """A sequence's state in the pools. Override it where ranks divide the slots of pages."""
+        return SequenceRows(lease, self.pools, self.cache.layout)
 
     def _acquire(self, request: Request) -> Lease:
         may_load = not request.load_failed

@@ -162,6 +162,14 @@ OTHERS: Mapping[str, Deployment] = {
     "state of another dtype": Deployment(model=from_hf_config(KIMI, name="k", page_size=16, state_dtype="bfloat16")),
     "state behind other latents": Deployment(model=from_hf_config(KIMI, name="k", page_size=16, kv_dtype="float16")),
     "state on rank 0 of 2": Deployment(model=from_hf_config(KIMI, name="k", page_size=16, tensor_parallel=2, rank=0)),
+    **{
+        f"tokens of rank {rank} of {ranks} in runs of {interleave}": Deployment(
+            model=from_hf_config(DEEPSEEK, name="d", page_size=8, tensor_parallel=ranks, rank=rank).with_context_parallel(
+                ranks, interleave=interleave
+            )
+        )
+        for rank, ranks, interleave in ((0, 2, 1), (1, 2, 1), (0, 2, 2), (0, 2, 4), (1, 2, 4), (0, 4, 1), (0, 4, 2), (2, 4, 2))
+    },
 }
 EVERY = {"the first": FIRST, **OTHERS}
 
@@ -205,6 +213,14 @@ def test_ranks_share_the_heads_that_they_both_keep(tmp_path: FilePath) -> None:
     ]
     assert [each.serve(tmp_path) for each in ranks] == [0, 64, 0, 64]
     assert [each.model.writes("full") for each in ranks] == [True, False, True, False]
+
+
+def test_context_parallel_ranks_with_the_same_tokens_share_them(tmp_path: FilePath) -> None:
+    """Four ranks of two parts: the first two write, and the last two find what they keep."""
+    whole = [from_hf_config(DEEPSEEK, page_size=8, tensor_parallel=4, rank=rank) for rank in range(4)]
+    ranks = [Deployment(model=each.with_context_parallel(2)) for each in whole]
+    assert [each.serve(tmp_path) for each in ranks] == [0, 0, 64, 64]
+    assert [each.model.writes("full") for each in ranks] == [True, True, False, False]
 
 
 def test_latents_beside_divided_states_are_shared_by_the_ranks_of_one_server_only() -> None:

@@ -177,9 +177,15 @@ def _validate_slots(component: Component, page_size: int) -> None:
     if component.format is None:
         return
     slots = 1 if component.coverage.is_exact else page_size // component.tokens_per_slot
-    given = component.format.slots_per_page
-    if given not in (1, slots):
-        kind = f"pages of {page_size} tokens and {component.tokens_per_slot} tokens a slot have {slots}, or 1 if not divided"
+    given, context = component.format.slots_per_page, component.format.context
+    if slots % (context.count * context.interleave):
+        raise ConfigurationError(
+            f"{component.name}: a page's {slots} slots do not divide among {context.count} context-parallel ranks in runs of "
+            f"{context.interleave}"
+        )
+    if given not in (1, slots // context.count):
+        kind = f"pages of {page_size} tokens and {component.tokens_per_slot} tokens a slot have {slots // context.count}"
+        kind += f" on each of {context.count} ranks, or 1 if not divided" if context.count > 1 else ", or 1 if not divided"
         if component.coverage.is_exact:
             kind = "a state has 1"
         raise ConfigurationError(f"{component.name}: its format has {given} slots a page; {kind}")

@@ -9,7 +9,7 @@ differ, and then different bytes would pass for the same page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from unified_tree.terms.errors import ConfigurationError
@@ -93,6 +93,51 @@ WHOLE = Shard(0, 1)
 """All of the state: of a model on one rank, and of state that is the same on every rank (the latents of MLA)."""
 
 
+@dataclass(frozen=True, slots=True)
+class ContextShard:
+    """Which slots of every page a rank keeps, where context parallelism divides them.
+
+    Runs of `interleave` slots go to the ranks in turn: slot `s` of a page lies on rank `s // interleave % count`. So one page
+    of the tree is a page on each of the ranks, all under the same page id, and each holds its part of the slots. With
+    `interleave=1` token `i` lies on rank `i % count`: the default of decode context parallelism in vLLM and in SGLang.
+
+    Raises ConfigurationError for an index outside `0..count - 1`, for an interleave of zero or below, and for one of a single
+    rank, which keeps every slot in any case.
+
+    >>> ContextShard(1, 2, 2).slots(8)
+    (2, 3, 6, 7)
+    """
+
+    index: int
+    count: int
+    interleave: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.index) is not int or type(self.count) is not int or not 0 <= self.index < self.count:
+            raise ConfigurationError(
+                f"a context shard is part 0 … count - 1 of a positive count, not {self.index!r} of {self.count!r}"
+            )
+        if type(self.interleave) is not int or self.interleave < 1 or self.interleave > 1 == self.count:
+            raise ConfigurationError(
+                f"interleave must be a positive number of slots, 1 for a single rank, not {self.interleave!r} of {self.count}"
+            )
+
+    def slots(self, page_slots: int) -> tuple[int, ...]:
+        """Which of a page's slots this rank keeps, in the order in which they lie in its page. Cost: O(page_slots).
+
+        Raises ConfigurationError unless every rank gets as many whole runs.
+        """
+        if page_slots % (self.count * self.interleave):
+            raise ConfigurationError(
+                f"a page of {page_slots} slots is no multiple of {self.count} ranks times runs of {self.interleave} slots"
+            )
+        return tuple(slot for slot in range(page_slots) if slot // self.interleave % self.count == self.index)
+
+
+EVERY_SLOT = ContextShard(0, 1)
+"""All slots of a page: without context parallelism, and of state that is the same on all of its ranks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFormat:
     """What one page of a component holds. Equal formats hold equal bytes, so pages can be copied between their pools.
@@ -101,9 +146,10 @@ class PageFormat:
         component: the component's name.
         layer_ids: the *model's* layer numbers, ascending; full layers of a hybrid may be 3, 7, 11, …
         parts: the tensors of each slot and layer.
-        slots_per_page: `page_size // tokens_per_slot`; 1 for states.
+        slots_per_page: that this rank keeps: `page_size // tokens_per_slot`, divided by the ranks of `context`; 1 for states.
         shard: which part of the state; None where that is not stated, and then the pages can be kept on device and host but
             not in a store or by a linker, where other ranks would take them for theirs.
+        context: which slots of a page those are; `EVERY_SLOT` without context parallelism.
 
     Raises ConfigurationError for a field that is not as described.
     """
@@ -113,6 +159,7 @@ class PageFormat:
     parts: tuple[Part, ...]
     slots_per_page: int
     shard: Shard | None = None
+    context: ContextShard = EVERY_SLOT
 
     def __post_init__(self) -> None:
         if type(self.component) is not str or not self.component:
@@ -131,6 +178,21 @@ class PageFormat:
             )
         if self.shard is not None and type(self.shard) is not Shard:
             raise ConfigurationError(f"{self.component}: shard must be a Shard or None, not {self.shard!r}")
+        if type(self.context) is not ContextShard:
+            raise ConfigurationError(f"{self.component}: context must be a ContextShard, not {self.context!r}")
+        if self.slots_per_page > 1 and self.slots_per_page % self.context.interleave:  # one slot: a page that is not divided
+            raise ConfigurationError(
+                f"{self.component}: {self.slots_per_page} slots on each rank are no whole runs of {self.context.interleave}"
+            )
+
+    def divided(self, context: ContextShard) -> PageFormat:
+        """The same pages, with the slots that one of several context-parallel ranks keeps.
+
+        Raises ConfigurationError for pages that are divided already, and for slots that do not divide among the ranks.
+        """
+        if self.context != EVERY_SLOT:
+            raise ConfigurationError(f"{self.component}: its pages are divided among ranks already, as {self.context}")
+        return replace(self, slots_per_page=len(context.slots(self.slots_per_page)), context=context)
 
     @property
     def page_bytes(self) -> int:

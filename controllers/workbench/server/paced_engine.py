@@ -180,9 +180,6 @@ class PacedEngine:
         self._told.update((completion.ticket, completion) for completion in self._inner.poll())
 
 
-NS_PER_S = 1e9
-
-
 class PacedJobs:
     """Jobs in virtual time; see Jobs.
 

@@ -29,7 +29,7 @@ BOUNDED = ("file", "memory")
 """Engines whose size the replay decides; others' servers have a size of their own."""
 
 
-DEFAULT_GB_PER_S = 6.0
+STORE_GB_PER_S = 6.0
 """A round figure for one NVMe drive over PCIe 4, or a network of 50 Gbit/s; not measured."""
 DEFAULT_LATENCY_US = 200.0
 """A round figure for a call, whatever its size; not measured."""
@@ -44,7 +44,7 @@ class StorageCost:
         latency_s: of every call, on top; the latencies of several calls pass at the same time.
     """
 
-    bytes_per_s: float = DEFAULT_GB_PER_S * 1e9
+    bytes_per_s: float = STORE_GB_PER_S * 1e9
     latency_s: float = DEFAULT_LATENCY_US * 1e-6
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class LinkerSettings:
         return (open_daemon if self.is_daemon else open_in_process)(pools, **self.options(model))
 
 
-DEFAULT_GB_PER_S = 25.0
+HOST_GB_PER_S = 25.0
 """A round figure for pinned copies over PCIe 4 with 16 lanes; not measured."""
 
 
@@ -211,7 +211,7 @@ class HostSettings:
     page_counts: Mapping[str, int]
     size_bytes: int
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
-    load_cost: LoadCost = field(default_factory=lambda: LoadCost(bytes_per_s=DEFAULT_GB_PER_S * 1e9))
+    load_cost: LoadCost = field(default_factory=lambda: LoadCost(bytes_per_s=HOST_GB_PER_S * 1e9))
 
     def __post_init__(self) -> None:
         if not self.page_counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -19,7 +19,9 @@ from reference_engine.engine import Sampler
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.pools import PageFormat
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 from unified_tree.declare.coverage import Path, Point
@@ -29,7 +31,7 @@ NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
 """Models this small are computed faster than they are loaded."""
 EVENTS = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06}
-"""How often what happens to a server, a step. `restart` is not among them; it wants a store."""
+"""How often what happens to a server, a step. Besides there are `restart`, which wants a store, and `lose`, of a draft."""
 EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0)
 
 
@@ -63,10 +65,13 @@ class Bench:
         tiers: behind the device.
         random: decides the scheduler's settings, and every token.
         settings: of the scheduler; None to draw them.
-        engine, runner: their classes.
+        engine: makes one.
+        runner: its class.
         composition: changes what the library makes of the model.
         sampler: picks tokens; None to draw them.
         draft: the configuration of a draft model whose state is kept, too.
+        of_rank: what one of several ranks keeps of the composition.
+        ranks: this rank's consensus with the others.
     """
 
     def __init__(
@@ -77,11 +82,13 @@ class Bench:
         random: Random,
         *,
         settings: EngineSettings | None = None,
-        engine: type[OracleEngine] = OracleEngine,
+        engine: Callable[..., OracleEngine] = OracleEngine,
         runner: type[ModelRunner] = ModelRunner,
         composition: Callable[[Composition], Composition] = lambda composition: composition,
         sampler: Sampler | None = None,
         draft: Family | None = None,
+        of_rank: Callable[[Composition], Composition] = lambda composition: composition,
+        ranks: Consensus | None = None,
     ) -> None:
         self.family = family
         self.precision = precision
@@ -91,6 +98,7 @@ class Bench:
         self.draft = None if draft is None else tiny_model(draft, precision, 77)
         models = {name: tiny_model(family, precision, seed) for seed, name in enumerate(NAMESPACES)}
         self._behind = tiers
+        self._of_rank, self._ranks = of_rank, ranks
         self._versions: dict[str, str] = {}
         self._hits: dict[str, int] = {}
         self.tiers, self.cache = self._started(models[""])
@@ -119,6 +127,7 @@ class Bench:
             {name: pool.page_count for name, pool in tiers.device.items() if name in owners},
             host=host,
             storage=storage,
+            ranks=self._ranks,
         )
         for namespace, version in self._versions.items():
             cache.invalidate(namespace, version)
@@ -142,7 +151,7 @@ class Bench:
     def _tiers(self, model: Any, tiers: Tiers) -> TensorTiers:
         counts = self._page_counts(tiers)
         return tensor_tiers(
-            self.composition.with_formats(self._formats(model)),
+            self._of_rank(self.composition.with_formats(self._formats(model))),
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
             device=torch.get_default_device(),
@@ -191,6 +200,17 @@ class Bench:
             count = self.cache.tree.pool(name, Tier.DEVICE).evictable_pages
             if count:
                 self.cache.device.free_evicted(self.cache.tree.evict({name: count}))
+
+    def lose_drafts(self) -> None:
+        """Evict what is optional, and nothing else: on host, and on device what has pages of its own there."""
+        for c in self.composition.components:
+            for tier, pages in self._pages_by_tier().items():
+                if not c.required and (tier is Tier.HOST or c.shares is None):
+                    pages.free_evicted(self.cache.tree.evict({c.name: self.cache.tree.pool(c.name, tier).used_pages}, tier))
+
+    def _pages_by_tier(self) -> dict[Tier, TierPages]:
+        controller = self.cache.controller
+        return {Tier.DEVICE: self.cache.device} | ({} if controller is None else {Tier.HOST: controller.host})
 
     def close(self) -> Tally:
         """End it; every page must be back. Returns what was compared."""
@@ -246,8 +266,14 @@ class Prompts:
         return prompt
 
 
-def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = None) -> Tally:
-    """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
+def serve_mix(
+    bench: Bench,
+    requests: int,
+    events: Mapping[str, float] | None = None,
+    namespaces: Sequence[str] = ("", "", NAMESPACES[1]),
+) -> Tally:
+    """Serve random requests in some namespaces; a step in so many something happens (see `EVENTS`). Returns what was
+    compared."""
     random = bench.random
     prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
     chances = EVENTS if events is None else events
@@ -263,7 +289,7 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 request = Request(
                     prompt=prompt,
                     new_tokens=random.choice((1, 2, 5, 12)),
-                    namespace=random.choice(("", "", NAMESPACES[1])),
+                    namespace=random.choice(namespaces),
                     checkpoints=points,
                     save_output=random.random() < 0.8,
                 )
@@ -279,6 +305,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 bench.change_weights(random.choice(NAMESPACES))
             if random.random() < chances.get("evict", 0):
                 bench.evict(*random.choice((ends, ends, [])))
+            if "lose" in chances and random.random() < chances["lose"]:
+                bench.lose_drafts()
             if random.random() < chances.get("drain", 0):
                 cache.drain()
             if random.random() < chances.get("flush", 0):

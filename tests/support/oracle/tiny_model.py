@@ -69,14 +69,19 @@ def tiny_model(family: Family, precision: Precision, seed: int) -> Any:
     make: Any = AutoModelForCausalLM.from_config
     model = make(tiny_config(family), attn_implementation="eager")
     model.set_experts_implementation("eager")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.ndim > 1 and "conv" not in name:
-                fan_in = weight.shape[-1]
-                weight.normal_(0, fan_in**-0.5)
-            else:
-                weight.add_(torch.randn_like(weight) * 0.1)
+    draw_weights(model)
     return model.to(DTYPES[precision.dtype]).eval()
+
+
+@torch.no_grad()
+def draw_weights(model: Any) -> None:
+    """Draw weights that let a model say something; those of its own class are almost nothing."""
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1 and "conv" not in name:
+            fan_in = weight.shape[-1]
+            weight.normal_(0, fan_in**-0.5)
+        else:
+            weight.add_(torch.randn_like(weight) * 0.1)
 
 
 def tiny_composition(family: Family, precision: Precision, draft: Family | None = None) -> Composition:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from engine_metric_names import RECORDED, SOURCES
-from kinds import FULL, MAMBA, swa
+from kinds import FULL, MAMBA, OWN_DRAFT, swa
 from metered_cache import metered_cache
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -278,6 +278,18 @@ def test_aliases_are_names_of_the_engine(engine: str) -> None:
         assert all(value in SOURCES[name] for label, value in labels if label in ("source", "cache_source"))
         assert all(value in SGLANG_POOLS.values() for label, value in labels if label == "pool")
     cache.close()
+
+
+def test_hits_without_an_optional_component_are_told_by_it() -> None:
+    cache = PrefixCache([FULL, OWN_DRAFT], 2, {"full": 10, "draft": 10})
+    name, label = "unified_tree_hit_tokens_without_total", (("component", "draft"),)
+    serve(cache, np.arange(9))
+    assert scraped(CacheCollector(cache.stats))[name, label] == 0
+    cache.device.free_evicted(cache.tree.evict({"draft": 1}))
+    serve(cache, np.arange(9))
+    assert cache.stats().hit_tokens == 8
+    assert scraped(CacheCollector(cache.stats))[name, label] == 8
+    assert name not in {sample for sample, _ in scraped(CacheCollector(with_host().stats))}
 
 
 def test_aliases_say_where_tokens_came_from() -> None:

@@ -189,6 +189,7 @@ def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
         cache.allocate(lease, 12)
         cache.commit(lease, TOKENS[:12])
     assert cache.stats().pools["draft"].used == 0
+    assert cache.stats().hit_tokens_without == {"draft": 8}
 
 
 def test_a_lease_is_a_context_manager() -> None:

@@ -10,7 +10,7 @@ from unified_tree import ConfigurationError
 from unified_tree.components import Composition, composition_for, from_hf_config, model_names
 from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.declare.component import Component
-from unified_tree.declare.page_format import WHOLE, PageFormat, Shard
+from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard, PageFormat, Shard
 
 Kept = tuple[str, str, tuple[int, ...]]
 
@@ -113,3 +113,49 @@ def test_absurd_ranks(wrong: dict[str, Any]) -> None:
     full: Component = composition_for("llama-3.1-8b").components[0]
     with pytest.raises(ConfigurationError, match=r"must be"):
         Composition(name="x", page_size=64, components=(full,), **wrong)
+
+
+def test_context_parallel_ranks_divide_what_they_would_all_keep() -> None:
+    """DeepSeek-V3.2 by eight ranks, of which four divide the tokens: latents lie once on each four, index keys on all eight."""
+    whole = [composition_for("deepseek-v3.2", page_size=64, tensor_parallel=8, rank=rank) for rank in range(8)]
+    ranks = [each.with_context_parallel(4) for each in whole]
+    assert [formats(each)["full"].context for each in ranks] == [ContextShard(rank % 4, 4) for rank in range(8)]
+    assert {formats(each)["indexer"].context for each in ranks} == {EVERY_SLOT}
+    assert ranks[0].bytes_per_token()["full"] * 4 == whole[0].bytes_per_token()["full"]
+    assert [each.writes("full") for each in ranks] == [True] * 4 + [False] * 4
+    assert [each.writes("indexer") for each in ranks] == [True] + [False] * 7
+
+
+def test_heads_are_divided_first() -> None:
+    facts = {**MODEL_FACTS["llama-3.1-8b"], "num_key_value_heads": 2}
+    whole = [from_hf_config(facts, page_size=32, tensor_parallel=8, rank=rank) for rank in range(8)]
+    kept = [formats(each.with_context_parallel(2, interleave=16))["full"] for each in whole]
+    assert [(each.shard, each.context.index) for each in kept] == [(Shard(rank // 4, 2), rank % 2) for rank in range(8)]
+    written = [each.with_context_parallel(2).writes("full") for each in whole]
+    assert written == [True, True, False, False] * 2
+
+
+def test_ranks_that_are_no_neighbours_write_more_rather_than_less() -> None:
+    """The n-th two of eight ranks keep the n-th part, as where context parallelism lies outside of tensor parallelism."""
+    for rank in range(8):
+        model = composition_for("deepseek-v3.2", page_size=64, tensor_parallel=8, rank=rank)
+        kept = formats(model)["full"].divided(ContextShard(rank // 2, 4))
+        assert model.with_formats({"full": kept}).writes("full") or rank % 2
+
+
+@pytest.mark.parametrize(
+    ("rank", "given", "told"),
+    [
+        (None, {"ranks": 2}, "needs a stated format, its shard, and the rank"),
+        (0, {"ranks": 2, "names": ("swa",)}, "'swa' needs a stated format"),
+        (0, {"ranks": 3}, "which 3 context-parallel ranks do not divide"),
+        (0, {"ranks": 4, "interleave": 32}, "a page of 64 slots is no multiple"),
+        (0, {"ranks": 0}, "ranks must be a positive integer"),
+        (0, {"ranks": True}, "ranks must be a positive integer"),
+        (0, {"ranks": 2, "interleave": 0}, "interleave must be a positive number"),
+    ],
+)
+def test_ranks_and_slots_that_do_not_divide(rank: int | None, given: dict[str, Any], told: str) -> None:
+    model = composition_for("deepseek-v3.2", page_size=64, tensor_parallel=8, rank=rank)
+    with pytest.raises(ConfigurationError, match=told):
+        model.with_context_parallel(**given)

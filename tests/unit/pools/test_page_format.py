@@ -18,7 +18,7 @@ from unified_tree.controllers.pools import (
     raw_format,
     state_format,
 )
-from unified_tree.declare.page_format import ITEM_BYTES, Shard
+from unified_tree.declare.page_format import EVERY_SLOT, ITEM_BYTES, ContextShard, Shard
 
 
 def test_sizes_by_hand() -> None:
@@ -61,7 +61,8 @@ def test_absurd_parts(name: Any, dtype: Any, shape: Any) -> None:
         {"layer_ids": (-1,)}, {"layer_ids": [0]}, {"layer_ids": ("0",)}, {"layer_ids": (0, "1")}, {"parts": ()},
         {"parts": ("k",)},
         {"parts": (Part("k", "int8", (1,)), Part("k", "int8", (2,)))}, {"slots_per_page": 0}, {"slots_per_page": True},
-        {"slots_per_page": 1.0}, {"layer_ids": None}, {"parts": None},
+        {"slots_per_page": 1.0}, {"layer_ids": None}, {"parts": None}, {"context": None}, {"context": Shard(0, 2)},
+        {"context": ContextShard(0, 2, 2), "slots_per_page": 3},
     ],
 )  # fmt: skip
 def test_absurd_formats(wrong: dict[str, Any]) -> None:
@@ -69,6 +70,50 @@ def test_absurd_formats(wrong: dict[str, Any]) -> None:
     PageFormat(**right)
     with pytest.raises(ConfigurationError):
         PageFormat(**(right | wrong))
+
+
+@pytest.mark.parametrize(("ranks", "interleave"), [(1, 1), (2, 1), (2, 4), (3, 1), (4, 2), (8, 1), (8, 5)])
+@pytest.mark.parametrize("runs", [1, 3])
+def test_each_slot_of_a_page_lies_on_one_context_parallel_rank(ranks: int, interleave: int, runs: int) -> None:
+    total = ranks * interleave * runs
+    kept = [ContextShard(rank, ranks, interleave).slots(total) for rank in range(ranks)]
+    assert sorted(slot for of_rank in kept for slot in of_rank) == list(range(total))
+    for rank, of_rank in enumerate(kept):
+        assert len(of_rank) == total // ranks
+        assert all(slot // interleave % ranks == rank for slot in of_rank)
+        assert list(of_rank) == sorted(of_rank)
+
+
+@pytest.mark.parametrize(
+    "wrong", [(0, 0), (2, 2), (-1, 2), (True, 2), (0, 2.0), (0, 2, 0), (0, 2, -1), (0, 2, True), (0, 1, 2)]
+)
+def test_absurd_context_shards(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        ContextShard(*wrong)
+
+
+def test_a_page_is_divided_once_and_evenly() -> None:
+    whole = mha_format("full", layer_ids=(0, 1), page_size=12, kv_heads=1, head_dim=4)
+    assert whole.context == EVERY_SLOT
+    third = whole.divided(ContextShard(1, 3, 2))
+    assert (third.slots_per_page, third.page_bytes * 3) == (4, whole.page_bytes)
+    with pytest.raises(ConfigurationError, match="divided among ranks already"):
+        third.divided(ContextShard(0, 2))
+    for ranks, interleave in ((5, 1), (3, 3), (24, 1)):
+        with pytest.raises(ConfigurationError, match="a page of 12 slots is no multiple"):
+            whole.divided(ContextShard(0, ranks, interleave))
+
+
+def test_a_divided_page_belongs_to_a_component_of_as_many_tokens() -> None:
+    third = mha_format("full", layer_ids=(0,), page_size=12, kv_heads=1, head_dim=4).divided(ContextShard(1, 3))
+    path = Component(name="full", coverage=Path(), format=third)
+    assert Composition(name="x", page_size=12, components=(path,)).components[0].page_bytes == 4 * 4 * 2 * 2
+    for page_size, told in ((24, "have 8 on each of 3 ranks"), (4, "a page's 4 slots do not divide among 3")):
+        with pytest.raises(ConfigurationError, match=told):
+            Composition(name="x", page_size=page_size, components=(path,))
+    state = state_format("mamba", layer_ids=(0,), conv_shape=(3, 2), state_shape=(2, 2))
+    with pytest.raises(ConfigurationError, match="a page of 1 slots is no multiple"):
+        state.divided(ContextShard(0, 2))
 
 
 @pytest.mark.parametrize(("page_size", "tokens_per_slot"), [(6, 4), (4, 0), (4, -1), (0, 4)])

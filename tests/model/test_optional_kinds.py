@@ -1,0 +1,140 @@
+"""A cache with an optional kind of state beside one without it: whatever is lost of that kind, no request hits less.
+
+Both serve the same requests from pools of the same size. The optional kind is left out of commits, evicted alone on device
+and on host, and has few pages of its own. Beside optional windows and states nothing else is evicted: a tree that keeps them
+has more nodes, and so evicts in other pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+
+from unified_tree import Component, Key, Path, Point, Tier
+from unified_tree.controllers import HostTier, LoadCost, PrefixCache, WritePolicy
+from unified_tree.controllers.cache.lease import Lease
+from unified_tree.controllers.transfer_engines import NullEngine
+
+MODELS = {"full": [FULL], "window": [FULL, swa(5)], "rebuilt window": [FULL, swa(5, rebuild_tokens=10)], "state": [FULL, MAMBA]}
+OPTIONAL = {
+    "draft in shared pages": [DRAFT],
+    "draft of its own": [OWN_DRAFT],
+    "draft of a window": [swa(6, required=False, name="draft")],
+    "two drafts": [DRAFT, swa(3, required=False, name="draft_swa")],
+    "sums of blocks": [Component(name="draft", coverage=Path(), required=False, tokens_per_slot=2)],
+    "state": [Component(name="draft", coverage=Point(), required=False)],
+}
+SEEDS = 5
+
+
+class Twins:
+    """The same requests to two caches, which must hit the same."""
+
+    def __init__(self, model: list[Component], optional: list[Component], seed: int) -> None:
+        self.random = random = Random(seed)
+        self.page = random.choice([2, 4])
+        self.optional = [c.name for c in optional]
+        policy, host = random.choice(["lru", "lfu", "fifo"]), random.random() < 0.6
+        room = random.choice([12, 40]) if all(c.coverage.is_path for c in optional) else 400
+        write_policy = random.choice(list(WritePolicy))
+        self.caches = []
+        for components in (model, [*model, *optional]):
+            counts = {c.name: 12 if c.name in self.optional else room for c in components if c.shares is None}
+            tier = None
+            if host:
+                wide = {c.name: 2 if c.name in self.optional else 2 * room for c in components}
+                tier = HostTier(
+                    page_counts=wide, engine=NullEngine(), write_policy=write_policy, load_cost=LoadCost(min_tokens=1)
+                )
+            self.caches.append(PrefixCache(components, self.page, counts, policy=policy, host=tier))
+        self.seen: list[list[int]] = []
+        self.expected = dict.fromkeys(self.optional, 0)
+        self.hits = 0
+
+    def live(self, steps: int) -> None:
+        """Serve, and lose the optional kind in between."""
+        for _ in range(steps):
+            if self.random.random() < 0.3:
+                self._lose()
+            self._serve()
+            for cache in self.caches:
+                assert cache.tree.check() == []
+        assert dict(self.caches[1].stats().hit_tokens_without) == self.expected
+        assert self.caches[0].stats().hit_tokens_without == {}
+        for cache in self.caches:
+            cache.close()
+
+    def _lose(self) -> None:
+        cache, name, tier = self.caches[1], self.random.choice(self.optional), self.random.choice([Tier.DEVICE, Tier.HOST])
+        shares = next(c.shares for c in cache.tree.components if c.name == name)
+        if tier is Tier.DEVICE and shares is None:
+            cache.device.free_evicted(cache.tree.evict({name: 9}))
+        elif tier is Tier.HOST and cache.controller is not None:
+            cache.controller.host.free_evicted(cache.tree.evict({name: 9}, Tier.HOST))
+
+    def _serve(self) -> None:
+        random = self.random
+        old = random.choice(self.seen) if self.seen and random.random() < 0.8 else []
+        prompt = [*old[: random.randint(0, len(old))], *(random.randrange(4) for _ in range(random.randint(1, 9)))][:22]
+        without = [name for name in self.optional if random.random() < 0.4]
+        self.seen.append(prompt)
+        leases = [cache.acquire(Key(np.array(prompt))) for cache in self.caches]
+        for cache in self.caches:
+            cache.drain()
+        plain, other = leases
+        assert other.cached_tokens == plain.cached_tokens, f"{prompt}: an optional kind changed a hit"
+        assert (other.compute_from, other.host_tokens) == (plain.compute_from, plain.host_tokens)
+        self.hits += plain.compute_from
+        for name in self._lacked(other):
+            self.expected[name] += other.compute_from
+        for cache, lease in zip(self.caches, leases, strict=True):
+            cache.allocate(lease, len(prompt))
+            left_out = without if cache is self.caches[1] else []
+            states = {} if cache.layout.point in left_out else dict(lease.save_pages)
+            cache.commit(lease, prompt, states, without=left_out)
+            cache.release(lease)
+
+    def _lacked(self, lease: Lease) -> list[str]:
+        """What a lease's own tables say that it lacks of what a hit needs."""
+        lacked = []
+        for c in self.caches[1].tree.components:
+            if c.name in self.optional and lease.compute_from:
+                if c.coverage.is_exact:
+                    lacks = not lease.state_copies
+                else:
+                    first = c.coverage.first_page(lease.cached_tokens, self.page)
+                    needed = range(first, lease.cached_tokens // self.page)
+                    gone = range(*lease.missing.get(c.name, (0, 0)))
+                    lacks = any(page in gone or lease.page(c.name, page) < 0 for page in needed)
+                lacked += [c.name] * lacks
+        return lacked
+
+
+@pytest.mark.parametrize("optional", OPTIONAL)
+@pytest.mark.parametrize("model", MODELS)
+def test_an_optional_kind_never_shortens_a_hit(model: str, optional: str) -> None:
+    if model == "state" and optional == "state":
+        pytest.skip("one state has pages of its own")
+    hits = lacking = 0
+    for seed in range(SEEDS):
+        twins = Twins(MODELS[model], OPTIONAL[optional], seed)
+        twins.live(25)
+        hits += twins.hits
+        lacking += sum(twins.expected.values())
+    assert hits > lacking / len(OPTIONAL[optional]) > 0, "some hits have it, and some lack it"
+
+
+def test_a_kind_that_gates_would_be_seen() -> None:
+    """The same kinds, required, shorten hits."""
+    required = [replace(c, required=True) for c in OPTIONAL["draft of a window"]]
+
+    def live() -> None:
+        for seed in range(SEEDS):
+            Twins(MODELS["full"], required, seed).live(25)
+
+    with pytest.raises(AssertionError, match="an optional kind changed a hit"):
+        live()

@@ -1,0 +1,169 @@
+"""A draft's state through every tier, on one rank and on ranks that divide pages: exact where it is, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle.compared_draft import ComparedDraft
+from oracle.context_ranks import HAPPENS, Layout, serve_on_ranks
+from oracle.families import FAMILIES, LLAMA, QWEN3
+from oracle.mix import Bench, Tiers, serve_mix
+from oracle.oracle_engine import WrongLogitsError
+from oracle.tiny_model import Family
+
+from reference_engine import Request
+from reference_engine.engine import greedy
+from unified_tree.components import Composition
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.page_tables import PageTables
+from unified_tree.controllers.pools.page_pair import PagePair
+from unified_tree.inserts.inserting import Insertion
+
+DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
+WINDOWS = Family(
+    name="draft of windows",
+    config={
+        **QWEN3.config,
+        "use_sliding_window": True,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+)
+"""One layer lies in the pages of `full`, and one has pages of its own."""
+PROMPT = [Random(6).randrange(96) for _ in range(64)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one rank's life came to."""
+
+    hits: dict[str, int]
+    drafted: int
+    resumed: int
+    lacking: int
+    without: dict[str, int]
+    output: tuple[int, ...] = ()
+
+
+def over(directory: Path | None, **room: Any) -> Tiers:
+    """Pools with little room, and a store."""
+    options = {"directory": directory, "capacity_bytes": 1 << 28, "shares": 4}
+    storage = None if directory is None else {"name": "file", "options": options}
+    return Tiers(storage=storage, **{"paths": 3.0, "windows": 3.0, "states": 9, **room})
+
+
+def a_mix(bench: Bench) -> Seen:
+    """Random requests; now and then all of the draft's state is lost, and nothing else."""
+    draft = bench.engine.speculation = ComparedDraft(bench)
+    cache = bench.cache
+    hits = serve_mix(bench, 12, {**HAPPENS, "lose": 0.05}).hits
+    return Seen(
+        hits=hits,
+        drafted=draft.tally.tokens,
+        resumed=draft.resumed,
+        lacking=draft.lacking,
+        without=dict(cache.stats().hit_tokens_without),
+    )
+
+
+def a_prompt(bench: Bench) -> Seen:
+    """One request."""
+    draft = bench.engine.speculation = ComparedDraft(bench, skips=0.0)
+    request = bench.serve(Request(prompt=[*PROMPT, 3, 1, 4], new_tokens=8, checkpoints=[64]))
+    bench.cache.flush()
+    without = dict(bench.cache.stats().hit_tokens_without)
+    hits = bench.close().hits
+    return Seen(
+        hits=hits,
+        drafted=draft.tally.tokens,
+        resumed=draft.resumed,
+        lacking=draft.lacking,
+        without=without,
+        output=tuple(request.output),
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("name", "draft"), [("Llama", WINDOWS), ("GPT-OSS", DRAFT)])
+def test_a_mix_with_a_draft_over_a_store(name: str, draft: Family, ranks: int, tmp_path: Path, record_property: Any) -> None:
+    seen: list[Seen] = []
+    for seed in range(5, 9):  # what is in the store when a request comes hangs on threads
+        for _ in range(2):
+            ranked = serve_on_ranks(FAMILIES[name], Layout(ranks=ranks), over(tmp_path / str(seed)), seed, a_mix, draft=draft)
+            assert all(each == ranked[0] for each in ranked), "ranks hit the same, drafts included"
+            seen.append(ranked[0])
+        drafted, resumed, lacking = (sum(getattr(each, what) for each in seen) for what in ("drafted", "resumed", "lacking"))
+        store = sum(each.hits["store"] for each in seen)
+        without = sum(sum(each.without.values()) for each in seen)
+        if min(drafted, resumed, lacking, store, without):
+            break
+    record_property("operations", drafted)
+    assert min(drafted, resumed, lacking, store, without) > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_draft_that_one_rank_did_not_store_shortens_no_hit(ranks: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """What is said is the same; all ranks decode without the draft, though the first of two has its part of it."""
+    layout, outputs = Layout(ranks=ranks, names=("full", "draft")), set()
+    for stores_all in (True, False):
+        directory = tmp_path / str(stores_all)
+        with monkeypatch.context() as patch:
+            if not stores_all:
+                patch.setattr(Composition, "writes", lambda self, name: name != "draft" or self.rank < ranks - 1)
+            served = [
+                serve_on_ranks(LLAMA, layout, over(directory), 7, a_prompt, draft=DRAFT, sampler=greedy) for _ in range(2)
+            ]
+        first, again = served
+        assert [seen.hits["store"] for seen in first + again] == [0] * ranks + [64] * ranks
+        assert [(seen.resumed, seen.lacking) for seen in again] == [(int(stores_all), int(not stores_all))] * ranks
+        assert [seen.without for seen in again] == [{"draft": 0 if stores_all else 64}] * ranks
+        outputs |= {seen.output for seen in first + again}
+    assert len(outputs) == 1
+
+
+def _holes_untold(patch: Any) -> None:
+    """A lease does not tell which of its pages lack the draft."""
+    patch.setattr(PageTables, "_note_missing", lambda *_: None)
+
+
+def _not_drafted_published(patch: Any) -> None:
+    """Commits do not tell that there was no draft."""
+    commit = PrefixCache.commit
+
+    def commit_all(self: PrefixCache, *args: Any, **options: Any) -> Any:
+        return commit(self, *args, **{**options, "without": ()})
+
+    patch.setattr(PrefixCache, "commit", commit_all)
+
+
+def _loads_of_a_neighbour(patch: Any) -> None:
+    """A load brings another page of the draft, and the right ones of the model."""
+    load_layers = PagePair.load_layers
+
+    def load(self: PagePair, layer_ids: tuple[int, ...], source: Any, target: Any) -> None:
+        load_layers(self, layer_ids, np.roll(source, 1) if self.device.format.component == "draft" else source, target)
+
+    patch.setattr(PagePair, "load_layers", load)
+
+
+def _pages_swapped_for_less(patch: Any) -> None:
+    """An insert swaps the tree's pages for given ones that lack the draft."""
+    patch.setattr(Insertion, "_carries_more", lambda *_: True)
+
+
+@pytest.mark.parametrize("plant", [_holes_untold, _not_drafted_published, _loads_of_a_neighbour, _pages_swapped_for_less])
+def test_a_defect_of_the_drafts_state_is_seen(plant: Callable[[Any], None], monkeypatch: Any) -> None:
+    plant(monkeypatch)
+
+    def live() -> None:
+        for seed in range(6):
+            serve_on_ranks(LLAMA, Layout(ranks=1), over(None, paths=4.0), seed, a_mix, draft=DRAFT)
+
+    with pytest.raises(WrongLogitsError, match="the draft is"):
+        live()
