@@ -86,7 +86,7 @@ class no_tokens_lost(HitDensity):
 
 
 class Shared(Reach):
-    """What a turn added is always shared whole."""
+    """Each turn is thought to share all that the turn before added."""
 
     def note(self, turn: Turn) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What no order of eviction could exceed where states are scarce, even if it knew the future: for `benches.studies.sessions`.
+"""A bound on the hits of any order of eviction where states are scarce, even if it knew the future, for `studies.sessions`.
 
 A turn resumes from a state only if that was held since the last turn whose prompt passed its length, at least. So each turn has
 candidates (a length, and since when), and at each moment no more states are held than there are pages beside those of the

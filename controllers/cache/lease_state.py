@@ -44,7 +44,7 @@ DOUBTED_AT: Final = 2
 
 
 class Ask:
-    """What a request asks for; see `PrefixCache.acquire` and `Admission.admit`."""
+    """The arguments of a request; see `PrefixCache.acquire` and `Admission.admit`."""
 
     __slots__ = ("arriving", "checkpoints", "fills", "key", "may_rebuild", "priority", "reserve_tokens", "save_output")
 

@@ -27,7 +27,7 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.causes import Miss, StoreLoss
+    from unified_tree.misses.causes import StoreLoss
     from unified_tree.nodes.line import Eviction
     from unified_tree.state.tree_state import TreeState
     from unified_tree.terms.results import Boundary, Match

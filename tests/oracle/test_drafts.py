@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from oracle.compared_draft import ComparedDraft
 from oracle.context_ranks import HAPPENS, Layout, serve_on_ranks
-from oracle.families import FAMILIES, LLAMA, QWEN3
+from oracle.families import DRAFT, DRAFT_OF_WINDOWS, FAMILIES, LLAMA
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.oracle_engine import WrongLogitsError
 from oracle.tiny_model import Family
@@ -25,17 +25,6 @@ from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.inserts.inserting import Insertion
 
-DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
-WINDOWS = Family(
-    name="draft of windows",
-    config={
-        **QWEN3.config,
-        "use_sliding_window": True,
-        "sliding_window": 12,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
-)
-"""One layer lies in the pages of `full`, and one has pages of its own."""
 PROMPT = [Random(6).randrange(96) for _ in range(64)]
 
 
@@ -90,7 +79,7 @@ def a_prompt(bench: Bench) -> Seen:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(("name", "draft"), [("Llama", WINDOWS), ("GPT-OSS", DRAFT)])
+@pytest.mark.parametrize(("name", "draft"), [("Llama", DRAFT_OF_WINDOWS), ("GPT-OSS", DRAFT)])
 def test_a_mix_with_a_draft_over_a_store(name: str, draft: Family, ranks: int, tmp_path: Path, record_property: Any) -> None:
     seen: list[Seen] = []
     for seed in range(5, 9):  # what is in the store when a request comes hangs on threads

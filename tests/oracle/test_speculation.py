@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracle.families import FAMILIES, LLAMA, QWEN3
+from oracle.families import DRAFT, DRAFT_OF_WINDOWS, FAMILIES, LLAMA
 from oracle.mix import Bench, Prompts, Tiers
 from oracle.reference import Reference
 from oracle.tiny_model import SINGLE, Family
@@ -16,17 +16,6 @@ from reference_engine import EngineSettings, ModelRunner, Request, Speculation
 from reference_engine.model_runner import Pass
 from reference_engine.request import Running
 
-DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
-WINDOWS = Family(
-    name="draft of windows",
-    config={
-        **QWEN3.config,
-        "use_sliding_window": True,
-        "sliding_window": 12,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
-)
-"""One layer of each: its window has pages of its own."""
 DRAFTED = ["Llama", "GPT-OSS", "Qwen3-Next", "Falcon-H1", "DeepSeek-V3.2", "DeepSeek-V4"]
 
 
@@ -78,7 +67,9 @@ def greedy(logits: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("host", [False, True], ids=["device", "host"])
-@pytest.mark.parametrize(("name", "draft"), [*((name, DRAFT) for name in DRAFTED), ("Llama", WINDOWS), ("GPT-OSS", WINDOWS)])
+@pytest.mark.parametrize(
+    ("name", "draft"), [*((name, DRAFT) for name in DRAFTED), ("Llama", DRAFT_OF_WINDOWS), ("GPT-OSS", DRAFT_OF_WINDOWS)]
+)
 def test_a_draft_changes_nothing(name: str, draft: Family, host: bool) -> None:
     family = FAMILIES[name]
     settings = EngineSettings(chunk_tokens=family.chunk_tokens[1], max_running=2)
@@ -129,7 +120,8 @@ def test_a_missing_draft_only_slows_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"), [("Llama", DRAFT), ("GPT-OSS", DRAFT), ("DeepSeek-V4", DRAFT), ("Llama", WINDOWS), ("GPT-OSS", WINDOWS)]
+    ("name", "draft"),
+    [("Llama", DRAFT), ("GPT-OSS", DRAFT), ("DeepSeek-V4", DRAFT), ("Llama", DRAFT_OF_WINDOWS), ("GPT-OSS", DRAFT_OF_WINDOWS)],
 )
 @pytest.mark.parametrize("host", [False, True], ids=["device", "host"])
 def test_the_drafts_own_state_is_exact(name: str, draft: Family, host: bool, monkeypatch: Any) -> None:

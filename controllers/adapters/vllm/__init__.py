@@ -21,7 +21,7 @@ vLLM hands the same to the scheduler side before the first request.
 
 A draft model's layers are in blocks of the same groups, and a step's saves are made when it has drafted. A head that reads a
 token with the next one (EAGLE, MTP) fills the last place of a block from the token behind the block. There keys are pairs of
-tokens, so that a block is of that token, too; vLLM's own cache drops the last block of each hit instead.
+tokens, so that a block depends on that token, too; vLLM's own cache drops the last block of each hit instead.
 
 With a store every worker has one of its own over its host pages (`WorkerStore`), under keys that name its shard. The scheduler
 side is the library's `StorageController` over the same tree (`SchedulerStore`); its jobs are messages to all workers, which go

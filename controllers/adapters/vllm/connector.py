@@ -1,6 +1,6 @@
 """`UnifiedTreeConnector`, which vLLM loads by module path. It translates vLLM's calls into those of `SchedulerSide` and
 `WorkerSide`; see the package's description for who owns what. Either side exists once in its process, never both. With
-pipeline stages the scheduler's side begins when vLLM has told it what the workers of all of them hold.
+pipeline stages the scheduler's side begins when vLLM has told it the block sizes of all of them.
 """
 
 # pyright: reportMissingImports=false
@@ -142,10 +142,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         assert self._worker is not None, "this connector is the scheduler's"
         return self._worker
 
-    # What the workers of all pipeline stages hold.
+    # The sizes of the blocks of all pipeline stages.
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """What this worker's blocks hold; None without pipeline stages."""
+        """The sizes of this worker's blocks; None without pipeline stages."""
         return BlockSizes(self._sizes) if self._has_stages else None
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
@@ -387,13 +387,13 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
 
 def _shard() -> Shard:
-    """What this worker holds: one of the parts into which tensor parallelism divides its pipeline stage."""
+    """The part of the model that this worker has: one of those into which tensor parallelism divides its pipeline stage."""
     stage, parts = get_pp_group(), get_tensor_model_parallel_world_size()
     return Shard(stage.rank_in_group * parts + get_tensor_model_parallel_rank(), stage.world_size * parts)
 
 
 def _of_all_stages(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """What the workers of all pipeline stages hold. They ask at the same time, as vLLM starts them together."""
+    """The block sizes of all pipeline stages. Their workers ask at the same time, as vLLM starts them together."""
     group = get_pp_group()
     found: list[Any] = [sizes] * group.world_size
     if group.world_size > 1:

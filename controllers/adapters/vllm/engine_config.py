@@ -133,7 +133,7 @@ def _described(model: Any) -> dict[str, Any]:
 
 
 def _draft(speculative: Any) -> list[Any]:
-    """What decides what a draft model keeps in blocks; nothing without one."""
+    """The fields that decide the content of a draft model's blocks; nothing without one."""
     if speculative is None or speculative.method in DRAFTS_WITHOUT_MODEL:
         return []
     model = speculative.draft_model_config

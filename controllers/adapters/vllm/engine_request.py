@@ -144,7 +144,7 @@ class TrackedRequest:
         return Key.from_elements(bytes(prompt.data) + bytes(behind.data), self.namespace, bigram=self.is_paired)
 
     def sought(self) -> Key:
-        """What a store is asked for: an element for each known token, of which it never seeks the last. So the last pair, of
+        """The key that a store is asked for: an element for each known token; it never seeks the last. So the last pair, of
         which the second token is not known, may have any.
         """
         key = self.key(self.request.num_tokens)

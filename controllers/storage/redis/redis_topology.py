@@ -177,7 +177,7 @@ class RedisNode:
         return taken
 
     def replies(self, connection: Asked, count: int, timeout_s: float) -> Iterator[Reply]:
-        """What is answered on a connection, all within the time, and all must be read. Raises StorageError."""
+        """The answers on a connection, within the time; the caller reads all of them. Raises StorageError."""
         is_down = False
         try:
             connection.expect(timeout_s)

@@ -1,7 +1,7 @@
 """A draft, with every logit it computes compared with what it says without a cache.
 
-What a model says does not depend on its draft: proposals that come from wrong state are rejected, and cost only time. So the
-state of a draft is seen by what the draft itself says.
+The model's own output does not depend on its draft: proposals that come from wrong state are rejected, and cost only time. So
+the draft's own logits are compared.
 """
 
 from __future__ import annotations

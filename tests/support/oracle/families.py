@@ -266,3 +266,15 @@ FAMILIES = {
         DEEPSEEK_V4,
     )
 }
+
+DRAFT = Family(name="draft", config={**LLAMA.config, "num_hidden_layers": 1})
+DRAFT_OF_WINDOWS = Family(
+    name="draft of windows",
+    config={
+        **QWEN3.config,
+        "use_sliding_window": True,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+)
+"""One layer lies in the pages of `full`; the other one's window has pages of its own."""

@@ -82,9 +82,9 @@ KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
 its kind."""
 WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
 COPIED_OFF: Final = 8
-WHOLE: Final = MOST_OFF + COPIED_OFF
-"""That of a value whose loss costs its own tokens."""
 """A value with a copy on the other tier loses so many half octaves less: to load it costs about a sixteenth of computing it."""
+WHOLE: Final = MOST_OFF + COPIED_OFF
+"""The weight of a value whose loss costs its own tokens."""
 GAP_MASK: Final = (1 << GAP_BITS) - 1
 WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
 WEIGHTS: Final[list[float]] = [2.0 ** ((i - WHOLE) / 2) for i in range(1 << WEIGHT_BITS)]

@@ -237,7 +237,7 @@ def window_off_by_one() -> Iterator[None]:
     made = HostIndex.__init__
 
     def init(index: HostIndex, groups: Any, *rest: Any) -> None:
-        made(index, [narrow if group is WINDOW else group for group in groups], *rest)
+        made(index, [narrow if group == WINDOW else group for group in groups], *rest)
 
     with mock.patch.object(HostIndex, "__init__", init):
         yield
