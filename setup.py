@@ -68,7 +68,6 @@ COMPILED = (
     "controllers/workbench/server/step_clock",
     "controllers/workbench/server/timed_cache",
     "controllers/workbench/server/traffic",
-    "controllers/workbench/traces/arrivals",
 )
 """The rooms that are compiled, and single modules of others."""
 

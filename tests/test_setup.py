@@ -85,6 +85,11 @@ def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_every_name_of_its_lists_is_a_module(script: ModuleType) -> None:
+    names = (*script.COMPILED, *script.INTERPRETED, *script.HOTTEST)
+    assert [name for name in names if not list((ROOT / "unified_tree").glob(f"{name}.py"))] == []
+
+
 def test_what_is_asked_before_the_build_compiles_nothing(source: Path, tmp_path: Path) -> None:
     run(source, BUILD.format(metadata=True), tmp_path)
 
