@@ -1,9 +1,9 @@
-"""A cache with all that has figures: a host tier, a store in memory, and tenants, some of which share."""
+"""A cache with all that has figures: a draft, a host tier, a store in memory, and tenants, some of which share."""
 
 from __future__ import annotations
 
 from host_cells import HostPages
-from kinds import FULL, MAMBA
+from kinds import DRAFT, FULL, MAMBA
 
 from unified_tree import TenantGroup, Tenants
 from unified_tree.controllers import HostTier, PrefixCache
@@ -15,8 +15,8 @@ from unified_tree.controllers.transfer_engines import NullEngine
 
 
 def metered_cache() -> PrefixCache:
-    """Full KV and states, without limits, two tokens a page."""
-    memory = {"full": HostPages(1), "mamba": HostPages(1)}
+    """Full KV with a draft's, and states, without limits, two tokens a page."""
+    memory = {name: HostPages(1) for name in ("full", "draft", "mamba")}
     pools = {
         name: StoredPool(name=name, format_digest=name.encode().ljust(32), value_bytes=memory[name].value_bytes)
         for name in memory
@@ -26,4 +26,4 @@ def metered_cache() -> PrefixCache:
     host = HostTier(page_counts={}, engine=NullEngine())
     groups = [TenantGroup(name=name, namespaces=(name,), shares=name != "a") for name in "abcd"]
     tenants = Tenants(groups=tuple(groups), share_after=2)
-    return PrefixCache([FULL, MAMBA], 2, host=host, storage=storage, tenants=tenants)
+    return PrefixCache([FULL, DRAFT, MAMBA], 2, host=host, storage=storage, tenants=tenants)

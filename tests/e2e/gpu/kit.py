@@ -54,12 +54,16 @@ def unpack(kit: Path, site: Path) -> list[str]:
     import zipfile
 
     site.mkdir(parents=True, exist_ok=True)
+    site = site.resolve()
     for wheel in sorted(kit.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
     for sources in sorted(kit.glob("*.tar.xz")):
         with tarfile.open(sources) as archive:
-            archive.extractall(site, filter="data")
+            if not all(member.isfile() and (site / member.name).resolve().is_relative_to(site) for member in archive):
+                raise tarfile.TarError(f"{sources}: it has more than files of its own folder")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # a Python of before June 2023 has none
+            archive.extractall(site)
     return [str(site)]
 
 

@@ -93,7 +93,7 @@ def test_a_store_is_exported_too() -> None:
     cache.drain()
     samples = scraped(CacheCollector(cache.stats))
     assert samples["unified_tree_storage_persisted_boundaries_total", ()] == 1
-    assert samples["unified_tree_storage_persisted_pages_total", ()] == 5
+    assert samples["unified_tree_storage_persisted_pages_total", ()] == 9
     assert samples["unified_tree_storage_prefetches_total", ()] == 1
     put = (("call", "put"), ("outcome", "done"))
     assert samples["unified_tree_storage_pages_total", (*put, ("pool", "full"))] == 4
