@@ -24,6 +24,8 @@ OpenTransferEngine = Callable[[Mapping[str, "PageMover"]], "TransferEngine"]
 """Opens a transfer engine over movers by component."""
 SEEDS = 4
 TRAFFIC_STEPS = 200
+MOST_HELD = 8
+"""Copies that may pass while a transfer behind them is cancelled."""
 
 
 def check_transfer_engine(
@@ -191,11 +193,14 @@ def a_gate_that_cannot_open_raises(rig: TransferRig) -> None:
         rig.engine.wait_layer(7, 0)
     with refusal(TransferError, "transfer 7 is not known", "wait for a ticket never submitted"):
         rig.engine.wait(7)
-    rig.engine.submit([transfer(1, BACKUP, full=([0], [0])), transfer(2, LOAD, full=([0], [1]))])
-    rig.engine.cancel(2)
+    held = HeldCopies(rig)
+    rig.engine.submit(
+        [transfer(1, BACKUP, full=([0], [0])), transfer(3, LOAD, full=([0], [2])), transfer(2, LOAD, full=([0], [1]))]
+    )
+    held.during(lambda: rig.engine.cancel(2), MOST_HELD)
     with refusal(TransferError, "transfer 1 is a backup", "wait_layer of a backup"):
         rig.engine.wait_layer(1, 0)
-    for wanted in ({1: None, 2: rig.cancelled}, {}):
+    for wanted in ({1: None, 3: None, 2: rig.cancelled}, {}):
         if not rig.ends_in_submit:
             with refusal(TransferError, "transfer 2: layer 3 will not come: cancelled", "wait_layer of a cancelled load"):
                 rig.engine.wait_layer(2, 3)
@@ -218,9 +223,9 @@ def waiting_means_that_poll_has_it(rig: TransferRig) -> None:
 def a_cancelled_transfer_has_one_completion(rig: TransferRig) -> None:
     """`cancel` ends an open transfer with an error, once; what is not known or has ended is left alone."""
     rig.engine.cancel(1)
+    held = HeldCopies(rig)
     rig.engine.submit([transfer(1, LOAD, full=([0], [1])), transfer(2, LOAD, full=([0], [2])), transfer(3, BACKUP)])
-    for ticket in (2, 2, 3):
-        rig.engine.cancel(ticket)
+    held.during(lambda: [rig.engine.cancel(ticket) for ticket in (2, 2, 3)], MOST_HELD)
     result = rig.outcomes()
     expect_equal((result.get(1, "missing"), result.get(2)), (None, rig.cancelled), "a load, and one that was cancelled")
     for ticket in (1, 2, 3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PageFormat, PagePair, Part
 from unified_tree.controllers.testing import Cells, Latencies, SimulatedEngine, TransferRig
+from unified_tree.controllers.testing.cells import Ids
 from unified_tree.controllers.testing.transfer_rig import LAYERS, PAGES, new_cells
 from unified_tree.controllers.transfer_engines import (
     CpuEngine,
@@ -25,12 +28,14 @@ NAMES = ("null", "cpu", "cpu pools", "simulated", "paced", "cuda scheduling", "c
 
 
 class PairCells:
-    """The numbers of a PagePair; arrays [layer, page] are copied in and out."""
+    """A PagePair as a mover that can be watched, as `Cells` can; arrays [layer, page] are copied in and out."""
 
     def __init__(self, component: str, layer_ids: tuple[int, ...], device: str):
         page_format = PageFormat(component=component, layer_ids=layer_ids, parts=(Part("x", "int64", (1,)),), slots_per_page=1)
         host = HostPool(page_format, PAGES, HostLayout.PAGE_FIRST, pin=device != "cpu", reserve_bytes=0)
         self.pair = PagePair(DevicePool(page_format, PAGES, device), host)
+        self.layer_ids = layer_ids
+        self.watch: Callable[[int | None, Ids, Ids], object] | None = None
         fresh = Cells(layer_ids, PAGES)
         self.device, self.host = fresh.device, fresh.host
 
@@ -53,6 +58,16 @@ class PairCells:
     def host(self, values: NDArray[np.int64]) -> None:
         self.pair.host.words("x")[:, :, 0, 0] = torch.from_numpy(values)
 
+    def backup(self, source: Ids, target: Ids) -> None:
+        if self.watch is not None:
+            self.watch(None, source, target)
+        self.pair.backup(source, target)
+
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        if self.watch is not None:
+            self.watch(layer_ids[0], source, target)
+        self.pair.load_layers(layer_ids, source, target)
+
     def put(self, *, device: bool, pages: NDArray[np.int64], values: NDArray[np.int64]) -> None:
         words = (self.pair.device if device else self.pair.host).words("x")
         words[:, torch.from_numpy(pages), 0, 0] = torch.from_numpy(values).to(words.device)
@@ -67,7 +82,7 @@ def rig(name: str, chunk_blocks: int = 4, latencies: Latencies | None = None) ->
             return TransferRig(CpuEngine(cells, chunk_blocks), cells)
         case "cpu pools":
             pairs = {n: PairCells(n, layers, "cpu") for n, layers in LAYERS.items()}
-            return TransferRig(CpuEngine({n: cell.pair for n, cell in pairs.items()}, chunk_blocks), pairs)
+            return TransferRig(CpuEngine(pairs, chunk_blocks), pairs)
         case "simulated":
             cells, clock = new_cells(), VirtualClock()
             engine = SimulatedEngine(5, clock, latencies, movers=cells)
@@ -84,6 +99,6 @@ def rig(name: str, chunk_blocks: int = 4, latencies: Latencies | None = None) ->
             if not torch.cuda.is_available():
                 pytest.skip("no GPU")
             pairs = {n: PairCells(n, layers, "cuda") for n, layers in LAYERS.items()}
-            cuda = CudaEngine({n: cell.pair for n, cell in pairs.items()}, cuda_lanes("cuda"), 3, chunk_blocks)
+            cuda = CudaEngine(pairs, cuda_lanes("cuda"), 3, chunk_blocks)
             return TransferRig(cuda, pairs, catch_up=torch.cuda.synchronize)
     raise ValueError(name)
