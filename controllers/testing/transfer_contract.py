@@ -225,7 +225,12 @@ def a_cancelled_transfer_has_one_completion(rig: TransferRig) -> None:
     rig.engine.cancel(1)
     held = HeldCopies(rig)
     rig.engine.submit([transfer(1, LOAD, full=([0], [1])), transfer(2, LOAD, full=([0], [2])), transfer(3, BACKUP)])
-    held.during(lambda: [rig.engine.cancel(ticket) for ticket in (2, 2, 3)], MOST_HELD)
+
+    def cancel() -> None:
+        for ticket in (2, 2, 3):
+            rig.engine.cancel(ticket)
+
+    held.during(cancel, MOST_HELD)
     result = rig.outcomes()
     expect_equal((result.get(1, "missing"), result.get(2)), (None, rig.cancelled), "a load, and one that was cancelled")
     for ticket in (1, 2, 3):
