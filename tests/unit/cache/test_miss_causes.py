@@ -144,7 +144,7 @@ def reasons(served: Served, text: str) -> list[str]:
 
 
 SPARE = "spare, since the state just before it serves almost as much"
-NEEDED = "of a session, unused for 1 tick, its loss costs about 6 tokens for each one that it frees"
+NEEDED = "of a session, unused for 1 tick, its loss costs about 6 tokens for each token or state that it frees"
 
 
 @pytest.mark.parametrize("calls", [(2,), (1, 1)])

@@ -417,7 +417,7 @@ def test_why_a_value_went_is_said_in_words() -> None:
     server.serve(system + texts.new(60, 60))
     said = words(server.cache.tree)
     assert "of a session, unused for 0 ticks" in said
-    assert "its loss costs about 64 tokens for each one that it frees" in said
+    assert "its loss costs about 64 tokens for each token or state that it frees" in said
     for _ in range(2 * FIRST_LEARNED):
         server.serve(system + texts.new(60, 60), save_at=[10])
     said = words(server.cache.tree)

@@ -255,7 +255,7 @@ class HitDensity(Standard):
         if kind != UNUSED and tokens < 1.0:
             lost = ", the other tier has it, too, or requests that go on seldom need it"
         elif tokens > 1.5:
-            lost = f", its loss costs about {tokens:,.0f} tokens for each one that it frees"
+            lost = f", its loss costs about {tokens:,.0f} tokens for each token or state that it frees"
         return f"{said}, {last_used(second_rank, now)}{lost}"
 
     def _pool_of(self, value: Value) -> int:
