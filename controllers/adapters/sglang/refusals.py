@@ -107,7 +107,6 @@ start with a message that does not name this cache."""
 
 NOT_SO = "it was never run with this cache and --disaggregation-mode"
 DISAGGREGATED = (
-    RefusedFlag("--enable-hierarchical-cache", "enable_hierarchical_cache", (True,), NOT_SO),
     RefusedFlag("--enable-session-radix-cache", "enable_session_radix_cache", (True,), NOT_SO),
     RefusedFlag("--enable-lora", "enable_lora", (True,), NOT_SO),
     RefusedFlag("--speculative-algorithm", "speculative_algorithm", None, NOT_SO),
@@ -123,6 +122,15 @@ DISAGGREGATED = (
     ),
 )
 """Options that are refused where prefill and decode run on servers of their own."""
+DECODE_SERVER = (
+    RefusedFlag(
+        "--enable-hierarchical-cache",
+        "enable_hierarchical_cache",
+        (True,),
+        "SGLang's decode server asks its own tree for what is on host; a prefill server may have it",
+    ),
+)
+"""Options that are refused on a decode server alone."""
 
 
 def flag_refusals(arguments: Any) -> list[str]:
@@ -131,6 +139,8 @@ def flag_refusals(arguments: Any) -> list[str]:
     mode = arguments.disaggregation_mode
     if mode in ("prefill", "decode"):
         found += [refusal for flag in DISAGGREGATED if (refusal := flag.refusal(arguments)) is not None]
+    if mode == "decode":
+        found += [refusal for flag in DECODE_SERVER if (refusal := flag.refusal(arguments)) is not None]
     if mode == "decode" and not arguments.disaggregation_decode_enable_radix_cache:
         found.append("--disaggregation-mode decode without --disaggregation-decode-enable-radix-cache (it has no prefix cache)")
     return found

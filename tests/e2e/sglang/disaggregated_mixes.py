@@ -2,9 +2,10 @@
 disaggregated_mixes.py`.
 
 Random prompts with common beginnings are served by one engine without a cache, then by a prefill and a decode server that
-share a folder for what is transferred (`sglang_standins.file_transfer`). Some transfers fail when a part has arrived, some
-requests are aborted at random moments. Every output that came to its end must be that without a cache, and both servers,
-whose pools SGLang checks after each step, must be able to empty their caches at the end. The engine's python runs it.
+share a folder for what is transferred (`sglang_standins.file_transfer`). Transfers take time, some fail when a part has
+arrived, some requests are aborted at random moments. `--prefill` names the cache of the prefill server, which may have a host
+tier and files behind it. Every output that came to its end must be that without a cache, and both servers, whose pools SGLang
+checks after each step, must be able to empty their caches at the end. The engine's python runs it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import plugin_path
 import tiny_models
+from caches import CONFIG_VARIABLE, Cache, chosen
 from run_mixes import CHECKS, ENGINE
 
 ROLES = ("none", "prefill", "decode")
@@ -66,11 +68,14 @@ def drawn(count: int, aborts: float, seed: int) -> list[Request]:
 class Served:
     """One engine in its role, and what it gave."""
 
-    def __init__(self, role: str, engine: dict[str, object], requests: list[Request], rooms: Path) -> None:
+    def __init__(self, role: str, engine: dict[str, object], requests: list[Request], rooms: Path, prefill: Cache) -> None:
         import sglang
 
         apart: dict[str, object] = {"radix_cache_backend": "unified_tree", "disaggregation_mode": role}
         apart |= {"disaggregation_transfer_backend": "nixl", "disaggregation_decode_enable_radix_cache": role == "decode"}
+        if role == "prefill":
+            apart |= prefill.engine
+            os.environ[CONFIG_VARIABLE] = json.dumps(prefill.settings(rooms.parent / "files"))
         more = {"disable_radix_cache": True} if role == "none" else apart
         self.role, self.requests, self.rooms = role, requests, rooms
         self.engine: Any = sglang.Engine(**engine, **more)
@@ -123,12 +128,13 @@ class Served:
             async for chunk in self.manager.generate_request(asked, None):
                 answer = chunk
         except (HTTPException, ValueError) as error:  # a transfer failed
-            return {"output": None, "cached": 0, "finish": str(error)[:200]}
+            return {"output": None, "cached": 0, "tiers": {}, "finish": str(error)[:200]}
         told = answer["meta_info"]
         kind = (told.get("finish_reason") or {}).get("type")
         return {
             "output": answer["output_ids"] if kind == "length" else None,
             "cached": told.get("cached_tokens", 0),
+            "tiers": told.get("cached_tokens_details") or {},
             "finish": kind,
         }
 
@@ -140,14 +146,14 @@ class Served:
         return False
 
 
-def apart(role: str, work: Path, engine: dict[str, object], requests: list[Request]) -> int:
+def apart(role: str, work: Path, engine: dict[str, object], requests: list[Request], prefill: Cache) -> int:
     """Fork a process that serves in a role; its number."""
     child = os.fork()
     if child:
         return child
     os.setsid()
     try:
-        served = Served(role, engine, requests, work / "rooms")
+        served = Served(role, engine, requests, work / "rooms", prefill)
         (work / f"{role}.json").write_text(json.dumps(served.run()))
         served.engine.shutdown()
     except BaseException:
@@ -166,9 +172,13 @@ def compared(work: Path, requests: list[Request], asked_prefixes: list[int]) -> 
     wrong = sum(wanted != got for wanted, got in ended)
     is_empty = all(each["is_empty"] for each in found.values())
     hits = sum(row["cached"] for row in found["prefill"]["rows"])
+    tiers = {
+        tier: sum(row["tiers"].get(tier) or 0 for row in found["prefill"]["rows"]) for tier in ("device", "host", "storage")
+    }
     line = (
         f"{len(ended) - wrong} equal, {wrong} wrong, {len(pairs) - len(ended)} aborted or failed; "
-        f"{sum(len(request.prompt) for request in requests):,} prompt tokens, {hits:,} from the cache of prefill, "
+        f"{sum(len(request.prompt) for request in requests):,} prompt tokens, {hits:,} from the cache of prefill "
+        f"({', '.join(f'{count:,} {tier}' for tier, count in tiers.items() if count)}), "
         f"{sum(asked_prefixes):,} not transferred; {'both caches were emptied' if is_empty else 'A CACHE IS NOT EMPTY'}"
     )
     return line, not wrong and is_empty and bool(ended)
@@ -181,6 +191,10 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--aborts", type=float, default=0.15, help="share of requests")
     parser.add_argument("--fails", type=float, default=0.15, help="share of transfers")
+    parser.add_argument("--lasts", type=float, default=0.3, help="seconds that a transfer takes at most")
+    parser.add_argument("--prefill", default="ours", help="the cache of the prefill server, of those of `caches` with `ours`")
+    parser.add_argument("--tokens", type=int, default=1200, help="of each server's pool")
+    parser.add_argument("--tp", type=int, default=1, help="ranks of each server, joined by gloo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overlap", action="store_true", help="with overlap scheduling")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
@@ -191,6 +205,10 @@ def main() -> int:
     sys.path[:0] = path.split(os.pathsep)
     os.environ |= {**CHECKS, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     os.environ |= {"TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_TRANSFER_FAILS": str(options.fails)}
+    os.environ["SGLANG_TRANSFER_S"] = str(options.lasts)
+    if options.tp > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(options.tp))
+    [prefill] = chosen([options.prefill])
     import sglang.srt.managers.detokenizer_manager
     import sglang.srt.managers.scheduler  # noqa: F401  # both are imported to be forked
 
@@ -202,14 +220,20 @@ def main() -> int:
         rooms = work / name / "rooms"
         rooms.mkdir(parents=True)
         os.environ["SGLANG_FILE_TRANSFER"] = str(rooms)
-        engine = {**ENGINE, "max_total_tokens": 1200, "page_size": 1, "max_running_requests": 8}
+        engine = {
+            **ENGINE,
+            "max_total_tokens": options.tokens,
+            "page_size": 1,
+            "tp_size": options.tp,
+            "max_running_requests": 8,
+        }
         engine |= {"num_reserved_decode_tokens": 16, **SETTINGS[name]}
         engine |= {"model_path": str(tiny_models.saved(name, options.folder)), "attention_backend": "cpu_windows"}
         engine["disable_overlap_schedule"] = not options.overlap
-        os.waitpid(apart("none", work / name, engine, requests), 0)
-        for child in [apart(role, work / name, engine, requests) for role in ("prefill", "decode")]:
+        os.waitpid(apart("none", work / name, engine, requests, prefill), 0)
+        for child in [apart(role, work / name, engine, requests, prefill) for role in ("prefill", "decode")]:
             os.waitpid(child, 0)
-        prefixes = [int(path.read_text()) for path in rooms.glob("*/prefix")]
+        prefixes = [int(path.read_text()) for path in rooms.glob("*.0/prefix")]
         line, is_well = compared(work / name, requests, prefixes)
         is_right = is_right and is_well
         print(f"{name}: {line}", flush=True)

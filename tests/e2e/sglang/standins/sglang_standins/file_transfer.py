@@ -1,9 +1,12 @@
 """Moves what a prefill server has computed to a decode server through files, where SGLang's own transfers need RDMA.
 
 Off unless SGLANG_FILE_TRANSFER names a folder, which both servers share; then it takes the place of every transfer back end.
-Each request has a folder there, by its bootstrap room: the decode server's `ask` (how much of the prompt it has), the prefill
-server's pieces, `last`, and `aborted`. SGLANG_TRANSFER_FAILS is the share of requests whose transfer fails on the decode
-server when some of it has been written.
+Each rank of a request has a folder there, by its bootstrap room: the decode server's `ask` (how much of the prompt it has), the
+prefill server's pieces, `last`, and `aborted`.
+
+As with RDMA, nothing is read when it is sent: the bytes are those in the slots up to SGLANG_TRANSFER_S seconds later, so slots
+that are given back before the transfer has ended bring wrong ones. SGLANG_TRANSFER_FAILS is the share of requests whose
+transfer fails, on either server, when some of it has been written.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import ctypes
 import os
 import pickle
 import random
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-FOLDER, FAILS = "SGLANG_FILE_TRANSFER", "SGLANG_TRANSFER_FAILS"
+FOLDER, FAILS, LASTS = "SGLANG_FILE_TRANSFER", "SGLANG_TRANSFER_FAILS", "SGLANG_TRANSFER_S"
 
 
 def register() -> None:
@@ -40,6 +44,12 @@ def register() -> None:
     module: Any
     for module in (utils, prefill, decode, disagg_service):
         module.get_kv_class = lambda _, kind: classes[kind]
+
+
+def failing(room: int) -> str:
+    """The side on which the transfer of a request fails, the same on every rank; empty for one that does not."""
+    draw = random.Random(room)
+    return draw.choice(("prefill", "decode")) if draw.random() < float(os.environ.get(FAILS, "0")) else ""
 
 
 def put(path: Path, value: object) -> None:
@@ -92,22 +102,30 @@ def _sender(folder: Path) -> Any:
     from sglang.srt.disaggregation.fake.conn import FakeKVSender
 
     class Sender(FakeKVSender):  # type: ignore[misc]  # as above
-        """Writes pieces of whole pages; with the last one the states and what is said of the first token."""
+        """Writes pieces of whole pages some time after they were sent; with the last one the states and what is said of the
+        first token."""
 
         conclude_state: Any
         aux: Any
 
         def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, **_: object) -> None:
             super().__init__(mgr, bootstrap_addr, bootstrap_room)
-            self.room = folder / str(bootstrap_room)
+            self.room = folder / f"{bootstrap_room}.{mgr.kv_args.engine_rank}"
             self.room.mkdir(exist_ok=True)
+            self.fails = failing(bootstrap_room) == "prefill"
+            self.lasts_s = random.Random(-bootstrap_room).random() * float(os.environ.get(LASTS, "0"))
             self.sent = 0
+            self.pending: list[tuple[float, int, Any, Any]] = []
 
         def poll(self) -> Any:
             if self.conclude_state is None and (self.room / "aborted").exists():
                 self.conclude_state = KVPoll.Failed
+            while self.conclude_state is None and self.pending and self.pending[0][0] <= time.monotonic():
+                self._read(*self.pending.pop(0)[1:])
             if self.conclude_state is not None:
                 return self.conclude_state
+            if self.has_sent:
+                return KVPoll.Transferring
             return KVPoll.WaitingForInput if (self.room / "ask").exists() else KVPoll.Bootstrapping
 
         def pop_decode_prefix_len(self) -> int:
@@ -121,12 +139,18 @@ def _sender(folder: Path) -> Any:
             return None
 
         def send(self, kv_indices: Any, state_indices: list[Any] | None = None, *_: object, **__: object) -> None:
-            args = self.kv_mgr.kv_args
-            piece: dict[str, Any] = {"start": self.sent}
-            piece["pages"] = [rows(args.kv_data_ptrs, args.kv_item_lens, index) for index in kv_indices]
+            self.pending.append((time.monotonic() + self.lasts_s, self.sent, kv_indices, state_indices))
             self.sent += len(kv_indices)
             self.has_sent = True
-            if self.sent >= self.total:
+
+        def _read(self, start: int, kv_indices: Any, state_indices: list[Any] | None) -> None:
+            args, is_last = self.kv_mgr.kv_args, start + len(kv_indices) >= self.total
+            if is_last and self.fails:
+                self.abort()
+                return
+            piece: dict[str, Any] = {"start": start}
+            piece["pages"] = [rows(args.kv_data_ptrs, args.kv_item_lens, index) for index in kv_indices]
+            if is_last:
                 piece["aux"] = rows(args.aux_data_ptrs, args.aux_item_lens, self.aux)
                 piece["states"] = [
                     [] if indices is None else [rows(addresses, sizes, index) for index in indices]
@@ -134,8 +158,8 @@ def _sender(folder: Path) -> Any:
                         args.state_data_ptrs, args.state_item_lens, state_indices or (), strict=False
                     )
                 ]
-            put(self.room / f"{piece['start']}.piece", piece)
-            if self.sent >= self.total:
+            put(self.room / f"{start}.piece", piece)
+            if is_last:
                 put(self.room / "last", True)
                 self.conclude_state = KVPoll.Success
 
@@ -161,9 +185,9 @@ def _receiver(folder: Path) -> Any:
 
         def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, **_: object) -> None:
             super().__init__(mgr, bootstrap_addr, bootstrap_room)
-            self.room = folder / str(bootstrap_room)
+            self.room = folder / f"{bootstrap_room}.{mgr.kv_args.engine_rank}"
             self.room.mkdir(exist_ok=True)
-            self.fails = random.Random(bootstrap_room).random() < float(os.environ.get(FAILS, "0"))
+            self.fails = failing(bootstrap_room) == "decode"
 
         def send_metadata(
             self,

@@ -1,7 +1,8 @@
-"""Faults of the gates between copies and passes, which a comparison of outputs has to show.
+"""Faults of the gates between copies, passes and transfers, which a comparison of outputs has to show.
 
 SGLANG_PLANTED_FAULT names one. With *slow loads* the copies from host come late, with *late passes* what a pass computes
 does; with *no gate* the layers of a model do not wait for their pages, with *no fence* copies to host do not wait for passes.
+With *early unlock* a prefill server unlocks a prompt when its last piece is sent, not when that has arrived.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def register() -> None:
 
         lane: Any = cuda_lane.CudaLane
         lane.follow = lambda *_: None
+    if "early unlock" in planted:
+        from sglang.srt.disaggregation import prefill
+
+        scheduler: Any = prefill.SchedulerDisaggregationPrefillMixin
+        scheduler.send_kv_chunk = _unlocking(scheduler.send_kv_chunk)
 
 
 def pause() -> None:
@@ -58,6 +64,15 @@ def _after(before: Callable[[], None], call: Callable[..., Any]) -> Callable[...
         return call(*args, **kwargs)
 
     return called
+
+
+def _unlocking(send: Callable[..., None]) -> Callable[..., None]:
+    def sent(scheduler: Any, req: Any, last_chunk: bool = False, **more: Any) -> None:
+        send(scheduler, req, last_chunk=last_chunk, **more)
+        if last_chunk:
+            scheduler.tree_cache.unlock(req.lock)
+
+    return sent
 
 
 def _late(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
