@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.controllers.cache.lease_state import Ask, LeaseState
-from unified_tree.lookup.matching import match, path_reach, use, window_gap
+from unified_tree.lookup.matching import match, path_boundary, use, window_gap
 from unified_tree.misses import causes
 from unified_tree.terms.errors import OutOfPagesError, TransferError
-from unified_tree.terms.results import NOWHERE, Boundary, record
+from unified_tree.terms.results import NOWHERE, Boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Leases
@@ -243,16 +243,16 @@ class Admission:
         required are on device there. Cost: O(nodes passed).
         """
         state, windows = self._resources.state, self._resources.layout.window_indices
-        node = state.nodes.get(found.known.node) if found.known.length else None
-        if node is None:
+        boundary = path_boundary(state, found.known)
+        if not boundary.length:
             return NOWHERE, windows
-        node, length = path_reach(state, node, found.known.length, device_only=True)
-        if not length:
-            return NOWHERE, windows
+        node = state.nodes.get(boundary.node)
+        assert node is not None
         has_windows = all(
-            window_gap(state, node, length, i, window, device_only=True) is None for i, window in state.layout.required_windows
+            window_gap(state, node, boundary.length, i, window, device_only=True) is None
+            for i, window in state.layout.required_windows
         )
-        return record(Boundary, (node.id, length)), windows if has_windows else ()
+        return boundary, windows if has_windows else ()
 
     def _needs(self, ask: Ask, resumed: int, compute_from: int) -> dict[str, int]:
         """Device pages by component that a request takes beside those that it resumes from."""

@@ -138,6 +138,17 @@ def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) 
     return node, 0
 
 
+def path_boundary(state: TreeState, known: Boundary) -> Boundary:
+    """The longest boundary at or above one to which the tree's nodes know a key, with every required path on device, whatever
+    windows and states it has. Cost: O(nodes passed).
+    """
+    node = state.nodes.get(known.node) if known.length else None
+    if node is None:
+        return NOWHERE
+    node, length = path_reach(state, node, known.length, device_only=True)
+    return record(Boundary, (node.id, length)) if length else NOWHERE
+
+
 def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: bool) -> Boundary:
     """The longest boundary at or above (node, length), where the paths are covered. Cost: O(nodes passed and of windows)."""
     for i in state.layout.required_points:

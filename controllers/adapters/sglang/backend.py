@@ -50,6 +50,7 @@ from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
 from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
 from unified_tree.declare.settings import TreeSettings
+from unified_tree.lookup.matching import path_boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.observers import CacheObserver
@@ -63,11 +64,6 @@ if TYPE_CHECKING:
 def _looked_at(key: RadixKey) -> int:
     """How many tokens of a prompt SGLang asks for."""
     return len(key.token_ids) if key.limit is None else min(key.limit, len(key.token_ids))
-
-
-def is_in_host_memory(allocator: Any) -> bool:
-    """Whether SGLang keeps its slot numbers where they can be read without waiting."""
-    return torch.device(allocator.device).type == "cpu"
 
 
 class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCache):  # type: ignore[misc]
@@ -89,6 +85,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         event_groups: KV events tell of windows and states, too.
         infers: a request without a session supersedes the states that it resumed from.
         tenants: groups of namespaces and their shares; None for none. `RequestKeys.tenant` says how they name a request's.
+        arrives: windows and states of every prompt arrive from a prefill server, so full attention alone decides what is a hit.
 
     Attributes:
         misses: why prompts had to be computed; None if that is not asked for.
@@ -113,6 +110,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         event_groups: bool = False,
         infers: bool = False,
         tenants: Tenants | None = None,
+        arrives: bool = False,
     ) -> None:
         self._has_event_groups = event_groups
         self.disable = False
@@ -125,12 +123,11 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         self.draft_swa_window = params.draft_swa_window
         self.sliding_window_size: int | None = params.swa_retain_window if has_windows else None
         self.tree_components = tuple(name for name, has in ((FULL, True), (WINDOW, has_windows), (STATE, has_states)) if has)
-        self._policy = policy
+        self._policy, self._arrives = policy, arrives
         # As in SGLang's own tree: a state is after so many tokens, of which pairs would be one fewer.
         self.is_eagle = params.is_eagle and not has_states
         self._keys = RequestKeys(is_bigram=self.is_eagle, adapters=adapters or {}, tenants=tenants)
-        self._has_windows, self._has_states = has_windows, has_states
-        self._extra_buffer = params.enable_mamba_extra_buffer
+        self._has_windows, self._has_states, self._extra_buffer = has_windows, has_states, params.enable_mamba_extra_buffer
         self._components = [Component(name=FULL, coverage=Path())]
         if self.sliding_window_size is not None:
             self._components.append(Component(name=WINDOW, coverage=Trailing(self.sliding_window_size)))
@@ -184,7 +181,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
             self.page_size,
             window_tokens=self.sliding_window_size,
             state_allocator=pool.mamba_allocator if self._has_states else None,
-            in_host_memory=is_in_host_memory(self.token_to_kv_pool_allocator),
+            in_host_memory=torch.device(self.token_to_kv_pool_allocator.device).type == "cpu",
         )
         self.tree = self._new_tree(self._pools)
         self.observation.begin(self.tree)
@@ -238,11 +235,13 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
         key = self._key(params.key)
         match = self.tree.match_prefix(key)
+        if self._arrives:
+            match = match._replace(device=path_boundary(self.tree.state, match.known))
         if self.misses is not None:
             self.misses.matched(params.req, match, _looked_at(params.key))
         if self._tiers is not None and match.device.length:
             self._tiers.controller.hit(match.device)
-        if params.cow_mamba and self._has_states and match.device.length:
+        if params.cow_mamba and self._has_states and not self._arrives and match.device.length:
             self._start_from(params.req, match.device)
         branch = next(iter(match.save_at), None)
         on_host = {} if self._tiers is None else self._tiers.host_needs(match)
@@ -365,11 +364,12 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
             self._states.settle(req, None, is_kept=False, is_finished=True)
 
     def lock(self, node: Boundary) -> TreeLock | None:
-        """Lock what a boundary needs. Raises StaleBoundaryError if it is not covered any more."""
+        """Lock what a boundary needs, or its path where the rest arrives. Raises StaleBoundaryError if it is gone."""
         if not node.length:
             return TreeLock(node, None)
+        wanted = (FULL,) if self._arrives else None
         receipt = None if self._tiers is None else self._tiers.lock_of(node)
-        return TreeLock(node, receipt or self.tree.lock(node))
+        return TreeLock(node, receipt or self.tree.lock(node, components=wanted), swa_released=self._arrives)
 
     def unlock(self, lock: TreeLock | None) -> None:
         """Release a lock; None is allowed."""

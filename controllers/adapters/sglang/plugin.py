@@ -63,6 +63,7 @@ def build(context: Any) -> Any:
         event_groups=settings.event_groups,
         infers=settings.infer_sessions,
         tenants=settings.tenants,
+        arrives=mode == "decode",
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
         inspector=settings.inspector if context.tp_rank == 0 else None,
         observers=open_observers(settings.observers) if context.tp_rank == 0 else (),

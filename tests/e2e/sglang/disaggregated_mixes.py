@@ -219,6 +219,7 @@ def main() -> int:
     for name in options.models.split(","):
         rooms = work / name / "rooms"
         rooms.mkdir(parents=True)
+        (work / name / "files").mkdir()
         os.environ["SGLANG_FILE_TRANSFER"] = str(rooms)
         engine = {
             **ENGINE,

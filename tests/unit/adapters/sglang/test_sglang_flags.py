@@ -10,6 +10,7 @@ import pytest
 from sglang_flags import FLAGS, MEANINGS
 
 from unified_tree.controllers.adapters.sglang.refusals import (
+    DECODE_SERVER,
     DISAGGREGATED,
     REFUSED_FLAGS,
     RefusedFlag,
@@ -22,7 +23,7 @@ GROUPS = ("Disagg", "ExecMamba", "Lora", "Memory", "Parallel", "Schedule")
 READ_TOO = {"radix_eviction_policy"}
 """Of refused options: other values are read."""
 DEFAULTS = {
-    **{flag.field: flag.allowed if flag.values is None else None for flag in (*REFUSED_FLAGS, *DISAGGREGATED)},
+    **{flag.field: flag.allowed if flag.values is None else None for flag in (*REFUSED_FLAGS, *DISAGGREGATED, *DECODE_SERVER)},
     "disaggregation_mode": "null",
     "disaggregation_decode_enable_radix_cache": False,
 }
@@ -47,7 +48,7 @@ def test_every_option_has_a_meaning() -> None:
 def test_no_default_is_refused() -> None:
     """An option that may only have its default is not refused where it is left out."""
     defaults = {**recorded(), "speculative_algorithm": "None"}
-    for flag in (*REFUSED_FLAGS, *DISAGGREGATED):
+    for flag in (*REFUSED_FLAGS, *DISAGGREGATED, *DECODE_SERVER):
         if flag.values is None:
             assert defaults.get(flag.field) == repr(flag.allowed), flag.flag
         else:
@@ -71,6 +72,15 @@ def test_an_option_may_be_refused_only_with_servers_of_their_own(flag: RefusedFl
         assert flag_refusals(SimpleNamespace(**apart)) == []
         [reason] = flag_refusals(SimpleNamespace(**{**apart, flag.field: value}))
         assert reason.startswith(flag.flag)
+
+
+@pytest.mark.parametrize("flag", DECODE_SERVER, ids=lambda flag: flag.flag)
+def test_an_option_may_be_refused_only_on_a_decode_server(flag: RefusedFlag) -> None:
+    given = {**DEFAULTS, flag.field: True, "disaggregation_decode_enable_radix_cache": True}
+    for mode in ("null", "prefill"):
+        assert flag_refusals(SimpleNamespace(**{**given, "disaggregation_mode": mode})) == []
+    [reason] = flag_refusals(SimpleNamespace(**{**given, "disaggregation_mode": "decode"}))
+    assert reason == f"{flag.flag} ({flag.why})"
 
 
 def test_a_decode_server_needs_a_prefix_cache() -> None:
