@@ -34,6 +34,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
+from unified_tree.controllers.adapters.sglang.arrived_windows import free_unwritten
 from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
@@ -113,7 +114,6 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         arrives: bool = False,
     ) -> None:
         self._has_event_groups = event_groups
-        self.disable = False
         self._watch = watch
         self.enable_session_radix_cache: bool = params.enable_session_radix_cache
         self._infers, self.has_one_clock = infers, watch is None and params.pp_size == 1
@@ -341,10 +341,9 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         self.tree.match_prefix(self._key(key))
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
-        """Put what a request has computed into the tree, and let its row and lock refer to the tree's own pages.
-
-        With recurrent states the tree takes no more than up to the last saved state.
-        """
+        """Put what a request has computed, up to its last saved state, into the tree, whose own pages its row then refers to."""
+        if self._arrives and self._has_windows:
+            free_unwritten(self, req, up_to)
         self._rows.checkpoint(req, up_to)
 
     def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:

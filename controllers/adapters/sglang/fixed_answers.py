@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class FixedAnswers:
     """The answers, which need nothing of the cache."""
 
+    disable = False
     ongoing_write_through = ongoing_load_back = ongoing_prefetch = ongoing_backup = range(0)
     """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under
     way, so there is nothing to wait for."""

@@ -110,7 +110,6 @@ DISAGGREGATED = (
     RefusedFlag("--enable-session-radix-cache", "enable_session_radix_cache", (True,), NOT_SO),
     RefusedFlag("--enable-lora", "enable_lora", (True,), NOT_SO),
     RefusedFlag("--speculative-algorithm", "speculative_algorithm", None, NOT_SO),
-    RefusedFlag("--tp-size", "tp_size", None, NOT_SO, 1),
     RefusedFlag("--pp-size", "pp_size", None, NOT_SO, 1),
     RefusedFlag("--optimistic-prefill-attempts", "optimistic_prefill_attempts", None, NOT_SO, 0),
     RefusedFlag("--disaggregation-decode-allocation-policy", "disaggregation_decode_allocation_policy", None, NOT_SO, "early"),

@@ -54,6 +54,7 @@ def our_cache(
     event_groups: bool = False,
     infers: bool = False,
     tenants: Tenants | None = None,
+    arrives: bool = False,
 ) -> UnifiedTreeCache:
     """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
 
@@ -62,7 +63,7 @@ def our_cache(
         misses: how causes of misses are kept; None for not at all.
         inspector: where the inspector's page is; None for none.
         event_groups: KV events tell of windows and states, too.
-        infers, tenants: as in UnifiedTreeCache.
+        infers, tenants, arrives: as in UnifiedTreeCache.
     """
     case, params = pools.case, params or pools.params
     builder = None
@@ -99,4 +100,5 @@ def our_cache(
         event_groups=event_groups,
         infers=infers,
         tenants=tenants,
+        arrives=arrives,
     )

@@ -39,7 +39,8 @@ with warnings.catch_warnings():
     from fake_lanes import FakeDevice, delay_copies
     from model_caches import CASES, POLICIES, our_cache
     from scheduler_model import Case, Counts, Pools, Scheduler, run
-    from sglang.srt.mem_cache.base_prefix_cache import TreeLock
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams, TreeLock
+    from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.server_args import ServerArgs
 
     from unified_tree import ConfigurationError, Key, Trailing
@@ -543,6 +544,30 @@ def test_the_source_of_a_state_stays_until_the_forward(is_planted: bool, monkeyp
 def scheduler() -> Scheduler:
     pools = Pools(CASES["full"])
     return Scheduler(pools, our_cache(pools))
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize("name", ["swa16", "mamba", "mamba_extra"])
+def test_where_windows_and_states_arrive_the_path_is_a_hit(name: str, arrives: bool) -> None:
+    pools = Pools(CASES[name])
+    cache = our_cache(pools, arrives=arrives)
+    scheduler = Scheduler(pools, cache)
+    scheduler.submit(list(range(160)), 2)
+    finish(scheduler)
+    prompt = MatchPrefixParams(key=RadixKey(array("q", range(160))))
+    path = cache.match_prefix(prompt).full_kv_hit_length
+    assert path >= 128
+    cache.evict(EvictParams(num_tokens=0, swa_num_tokens=10_000, mamba_num=100))
+    found = cache.match_prefix(prompt)
+    known = path if arrives else 0
+    assert (found.device_prefix_len, found.full_kv_hit_length, found.host_hit_length) == (known, path, 0)
+    lock = cache.lock(found.last_device_node)
+    cache.evict(EvictParams(num_tokens=10_000, swa_num_tokens=10_000, mamba_num=100))
+    assert cache.match_prefix(prompt).full_kv_hit_length == known, "the lock keeps the path"
+    cache.unlock(lock)
+    cache.evict(EvictParams(num_tokens=10_000))
+    assert cache.total_size()[0] == 0
+    cache.sanity_check()
 
 
 def test_prompts_of_no_token_and_of_one(scheduler: Scheduler) -> None:

@@ -7,6 +7,7 @@ from grove import Grove
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import NOWHERE, Boundary, StaleBoundaryError, UnifiedTreeError
+from unified_tree.lookup.matching import path_boundary
 
 
 def test_a_match_is_the_longest_prefix_in_whole_pages() -> None:
@@ -50,6 +51,21 @@ def test_a_boundary_that_is_gone_cannot_be_touched() -> None:
     with pytest.raises(StaleBoundaryError, match="match again"):
         grove.tree.touch(gone)
     grove.tree.touch(NOWHERE)
+
+
+def test_a_path_ends_where_its_pages_do_whatever_windows_and_states_there_are() -> None:
+    grove = Grove([FULL, MAMBA, swa(3)])
+    grove.put("abcdef", [4], window=0)
+    for text, length in {"abcdefg": 6, "abcdxx": 4, "abxx": 2, "zz": 0}.items():
+        match = grove.match(text)
+        found = path_boundary(grove.tree.state, match.known)
+        assert (match.device, found.length) == (NOWHERE, length)
+        grove.tree.lock(found, components=("full",)).release()
+    known = grove.match("abcdef").known
+    grove.evict(2)
+    assert path_boundary(grove.tree.state, known) == NOWHERE, "its node is gone"
+    assert path_boundary(grove.tree.state, grove.match("abcdef").known).length == 2
+    grove.check()
 
 
 @pytest.mark.parametrize(("tail", "resumed"), [("ijkl", 12), ("ijkx", 10), ("ijxx", 10), ("", 8)])
