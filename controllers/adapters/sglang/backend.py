@@ -341,7 +341,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         self.tree.match_prefix(self._key(key))
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
-        """Put what a request has computed, up to its last saved state, into the tree, whose own pages its row then refers to."""
+        """Put what a request has, up to its last saved state, into the tree, and let its row refer to the tree's own pages."""
         if self._arrives and self._has_windows:
             free_unwritten(self, req, up_to)
         self._rows.checkpoint(req, up_to)

@@ -41,6 +41,7 @@ with warnings.catch_warnings():
     from scheduler_model import Case, Counts, Pools, Scheduler, run
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams, TreeLock
     from sglang.srt.mem_cache.radix_cache import RadixKey
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
     from sglang.srt.server_args import ServerArgs
 
     from unified_tree import ConfigurationError, Key, Trailing
@@ -567,6 +568,32 @@ def test_where_windows_and_states_arrive_the_path_is_a_hit(name: str, arrives: b
     cache.unlock(lock)
     cache.evict(EvictParams(num_tokens=10_000))
     assert cache.total_size()[0] == 0
+    cache.sanity_check()
+
+
+@pytest.mark.parametrize(("length", "written"), [(142, 96), (143, 112), (144, 112), (145, 112)])
+def test_a_window_that_was_reserved_and_not_sent_is_freed(length: int, written: int) -> None:
+    pools = Pools(CASES["swa16"])
+    cache = our_cache(pools, arrives=True)
+    req = Scheduler(pools, cache).submit(list(range(length)), 2)
+    reserved = (length - 1 - 31) // 16 * 16  # as SGLang's decode server does; its prefill server sends from length - 31 on
+    pools.requests.alloc([req])
+    slots = pools.allocator.alloc_extend_swa_tail(
+        prefix_lens=torch.tensor([0]),
+        prefix_lens_cpu=torch.tensor([0]),
+        seq_lens=torch.tensor([length]),
+        seq_lens_cpu=torch.tensor([length]),
+        last_loc=torch.tensor([-1]),
+        extend_num_tokens=length,
+        swa_tail_len=length - reserved,
+    )
+    pools.requests.write((req.kv.req_pool_idx, slice(0, length)), slots.int())
+    req.kv.set_evicted_seqlen(ComponentType.SWA, reserved)
+    cache.checkpoint(req, up_to=length)
+    end = length // 16 * 16
+    assert req.kv.get_evicted_seqlen(ComponentType.SWA) == written
+    assert cache.total_size() == (end, end - written)
+    assert pools.allocator.swa_available_size() == pools.case.window_tokens - (-(-length // 16) * 16 - written)
     cache.sanity_check()
 
 
