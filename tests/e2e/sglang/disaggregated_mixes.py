@@ -68,14 +68,19 @@ def drawn(count: int, aborts: float, seed: int) -> list[Request]:
 class Served:
     """One engine in its role, and what it gave."""
 
-    def __init__(self, role: str, engine: dict[str, object], requests: list[Request], rooms: Path, prefill: Cache) -> None:
+    def __init__(
+        self, role: str, engine: dict[str, object], requests: list[Request], rooms: Path, prefill: Cache, ratio: float
+    ) -> None:
         import sglang
 
         apart: dict[str, object] = {"radix_cache_backend": "unified_tree", "disaggregation_mode": role}
         apart |= {"disaggregation_transfer_backend": "nixl", "disaggregation_decode_enable_radix_cache": role == "decode"}
         if role == "prefill":
             apart |= prefill.engine
-            os.environ[CONFIG_VARIABLE] = json.dumps(prefill.settings(rooms.parent / "files"))
+            settings = prefill.settings(rooms.parent / "files")
+            if prefill.has_host:
+                settings["host"] = {"ratio": ratio}
+            os.environ[CONFIG_VARIABLE] = json.dumps(settings)
         more = {"disable_radix_cache": True} if role == "none" else apart
         self.role, self.requests, self.rooms = role, requests, rooms
         self.engine: Any = sglang.Engine(**engine, **more)
@@ -146,14 +151,14 @@ class Served:
         return False
 
 
-def apart(role: str, work: Path, engine: dict[str, object], requests: list[Request], prefill: Cache) -> int:
+def apart(role: str, work: Path, engine: dict[str, object], requests: list[Request], prefill: Cache, ratio: float) -> int:
     """Fork a process that serves in a role; its number."""
     child = os.fork()
     if child:
         return child
     os.setsid()
     try:
-        served = Served(role, engine, requests, work / "rooms", prefill)
+        served = Served(role, engine, requests, work / "rooms", prefill, ratio)
         (work / f"{role}.json").write_text(json.dumps(served.run()))
         served.engine.shutdown()
     except BaseException:
@@ -193,6 +198,7 @@ def main() -> int:
     parser.add_argument("--fails", type=float, default=0.15, help="share of transfers")
     parser.add_argument("--lasts", type=float, default=0.3, help="seconds that a transfer takes at most")
     parser.add_argument("--prefill", default="ours", help="the cache of the prefill server, of those of `caches` with `ours`")
+    parser.add_argument("--ratio", type=float, default=4.0, help="host pages of the prefill server for each device page")
     parser.add_argument("--tokens", type=int, default=1200, help="of each server's pool")
     parser.add_argument("--tp", type=int, default=1, help="ranks of each server, joined by gloo")
     parser.add_argument("--seed", type=int, default=0)
@@ -231,8 +237,8 @@ def main() -> int:
         engine |= {"num_reserved_decode_tokens": 16, **SETTINGS[name]}
         engine |= {"model_path": str(tiny_models.saved(name, options.folder)), "attention_backend": "cpu_windows"}
         engine["disable_overlap_schedule"] = not options.overlap
-        os.waitpid(apart("none", work / name, engine, requests, prefill), 0)
-        for child in [apart(role, work / name, engine, requests, prefill) for role in ("prefill", "decode")]:
+        os.waitpid(apart("none", work / name, engine, requests, prefill, options.ratio), 0)
+        for child in [apart(role, work / name, engine, requests, prefill, options.ratio) for role in ("prefill", "decode")]:
             os.waitpid(child, 0)
         prefixes = [int(path.read_text()) for path in rooms.glob("*.0/prefix")]
         line, is_well = compared(work / name, requests, prefixes)
