@@ -30,6 +30,7 @@ class Served:
     end_s: float
     root: int
     blocks: Int64s
+    agent: int
 
 
 def ceiling(turns: Sequence[Served], states: int) -> int:

@@ -7,8 +7,10 @@ and subagents, and ends them; `retained` also retains each between its turns, an
 30 s, as a client that waits for a tool knows. Returns are the turns after a pause of 30 s or more. `ceiling`, where states have
 a pool of their own, is what no order exceeds that knows the future. Each block of the trace is a token here, with the bytes of
 a block. A state takes as much as 48 blocks, about as in Qwen3-Next-80B; both live in one budget, or states in a pool of their
-own. Silent on: host memory, stores, waiting (a request runs as long as it did in the trace), and answers, whose tokens the
-trace does not have.
+own; `--states 0` is a model of full attention. `--fit SHARE` sets the memory to this share of the least in which the contexts
+of all open agents fit, and prints which share of the hits of returns without a bound is left, and the tokens of returns that
+were computed because a pool had evicted. Silent on: host memory, stores, waiting (a request runs as long as it did in the
+trace), and answers, whose tokens the trace does not have.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path as File
@@ -23,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benches.studies.session_ceiling import Served, ceiling
+from benches.studies.session_ceiling import Int64s, Served, ceiling
 from unified_tree import BlockBudget, Component, Key, OutOfPagesError, Path, Point
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache import Lease
@@ -55,12 +59,17 @@ class Agent:
 
 @dataclass(slots=True)
 class Tally:
-    """The tokens that were served, those of them that hit, and the turns as they ran."""
+    """The tokens that were served, those of them that hit, and the turns as they ran.
+
+    Attributes:
+        returned_evicted: tokens of returns that were computed because a pool had evicted, by pool.
+    """
 
     prompt: int = 0
     hit: int = 0
     returned: int = 0
     returned_hit: int = 0
+    returned_evicted: Counter[str] = field(default_factory=Counter)
     turns: list[Served] = field(default_factory=list)
 
     @property
@@ -107,14 +116,17 @@ def serve(
     """Run the sessions, so many at once.
 
     Args:
-        states: how many the memory has room for, and so many blocks beside; None for one budget of both.
+        states: how many the memory has room for, and so many blocks beside; None for one budget of both, 0 for a model
+            without states.
     """
     kinds = [
         Component(name="full", coverage=Path(), page_bytes=1),
         Component(name="mamba", coverage=Point(), save_grid_tokens=1, page_bytes=STATE_BLOCKS),
-    ]
+    ][: 1 if states == 0 else 2]
     budget = None
     counts = None if states is None or block_count is None else {"full": block_count, "mamba": states}
+    if counts is not None and not states:
+        del counts["mamba"]
     if block_count is not None and counts is None:
         budget = BlockBudget(block_count=block_count, block_bytes=1, page_blocks={"full": 1, "mamba": STATE_BLOCKS})
     cache = PrefixCache(kinds, 1, counts, budget=budget, policy=policy, infer_sessions=arm != "today")
@@ -162,14 +174,45 @@ def serve(
             heappush(events, (now + RETRY_S, order, agent, at, None))
             continue
         if block_count is None:
-            tally.turns.append(Served(now, now + ran, agent.base, blocks))
+            tally.turns.append(Served(now, now + ran, agent.base, blocks, agent.number))
         tally.prompt += admitted.prompt_tokens
         tally.hit += admitted.cached_tokens
         if pause >= PAUSE_S and at:
             tally.returned += admitted.prompt_tokens
             tally.returned_hit += admitted.cached_tokens
+            for miss in admitted.misses:
+                if miss.eviction is not None:
+                    tally.returned_evicted[kinds[miss.eviction.component].name] += miss.end - miss.begin
         heappush(events, (now + ran, order, agent, at, admitted))
     return tally
+
+
+def fitting(turns: Sequence[Served], state_blocks: int) -> int:
+    """The least memory, in blocks, that has room at all times for the contexts of all open agents.
+
+    An agent is open from its first turn to the end of its last one; its context is the prompt of its last turn. Agents of a
+    root share the blocks that are equal. Each has a state, and while a turn runs a block and a state more.
+    """
+    changes: list[tuple[float, int, Served]] = []
+    last = {turn.agent: turn for turn in turns}
+    for turn in turns:
+        changes += [(turn.begin_s, 1, turn), (turn.end_s, 0, turn)]
+    contexts: dict[int, dict[int, Int64s]] = {}
+    sizes: dict[int, int] = {}
+    running = most = 0
+    for _, is_begin, turn in sorted(changes, key=lambda change: change[:2]):
+        running += 1 if is_begin else -1
+        of_root = contexts.setdefault(turn.root, {})
+        if is_begin:
+            of_root[turn.agent] = turn.blocks
+        elif last[turn.agent] is turn:
+            del of_root[turn.agent]
+        else:
+            continue
+        sizes[turn.root] = np.unique(np.concatenate(list(of_root.values()))).size if of_root else 0
+        open_count = sum(map(len, contexts.values()))
+        most = max(most, sum(sizes.values()) + running + state_blocks * (open_count + running))
+    return most
 
 
 def _admit(cache: PrefixCache, agent: Agent, blocks: Any, arm: str, number: int) -> Lease | None:
@@ -192,12 +235,18 @@ def _cell(tally: Tally) -> str:
     return f"{tally.rate:.1%} ({tally.returned_hit / max(1, tally.returned):.1%})"
 
 
+def _returns(tally: Tally, unbounded: Tally) -> str:
+    lost = ", ".join(f"{name} {count:,}" for name, count in sorted(tally.returned_evicted.items()))
+    return f"{tally.returned_hit / max(1, unbounded.returned_hit):.3f} ({lost or 0})"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=File)
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--blocks", type=int, default=36_000)
+    parser.add_argument("--fit", type=float, help="memory, as a share of the least in which all open agents' contexts fit")
     parser.add_argument("--states", type=int, help="states in a pool of their own; by default both share one budget")
     parser.add_argument("--at-once", type=int, nargs="+", default=[8, 12, 16, 20, 24, 32, 48])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
@@ -207,12 +256,17 @@ def main() -> None:
     print("| policy | sessions at once | unbounded | ceiling | " + " | ".join(given.arms) + " |", flush=True)
     for policy in given.policies:
         for at_once in given.at_once:
-            unbounded = serve(agents(given.trace, given.sessions), at_once, None, "today", policy)
-            most = None if given.states is None else ceiling(unbounded.turns, given.states) / unbounded.prompt
+            unbounded = serve(agents(given.trace, given.sessions), at_once, None, "today", policy, given.states)
+            most = None if not given.states else ceiling(unbounded.turns, given.states) / unbounded.prompt
             cells = [_cell(unbounded), "" if most is None else f"{most:.1%}"]
+            blocks = given.blocks
+            if given.fit is not None:
+                blocks = int(given.fit * fitting(unbounded.turns, 0 if given.states == 0 else STATE_BLOCKS))
+                cells[1] = f"{blocks:,} blocks"
             for arm in given.arms:
                 started = agents(given.trace, given.sessions)
-                cells += [_cell(serve(started, at_once, given.blocks, arm, policy, given.states))]
+                tally = serve(started, at_once, blocks, arm, policy, given.states)
+                cells += [_cell(tally) if given.fit is None else _returns(tally, unbounded)]
             print(f"| {policy} | {at_once} | " + " | ".join(cells) + " |", flush=True)
 
 
