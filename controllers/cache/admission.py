@@ -46,12 +46,25 @@ class Plan:
 
     Attributes:
         compute_from: the first token that it computes.
-        rebuilds: whether it runs tokens before the boundary again; `loads`: whether it loads back what is on host.
+        rebuilds: whether it runs tokens before the boundary again.
+        loads: whether it loads back what is on host; `loaded`: only these components, None for all.
         needs: device pages by component that it takes at once.
         counts: AT_MATCH, BEFORE or AFTER.
     """
 
-    __slots__ = ("boundary", "compute_from", "counts", "dropped", "found", "loads", "needs", "rebuilds", "unloaded", "wanted")
+    __slots__ = (
+        "boundary",
+        "compute_from",
+        "counts",
+        "dropped",
+        "found",
+        "loaded",
+        "loads",
+        "needs",
+        "rebuilds",
+        "unloaded",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class Plan:
         self.compute_from = boundary.length
         self.rebuilds = False
         self.loads = False
+        self.loaded: list[str] | None = None
         self.needs = NOTHING
         self.counts = AT_MATCH
 
@@ -168,7 +182,10 @@ class Admission:
         plan.compute_from = plan.boundary.length - (found.rebuild_tokens if plan.rebuilds else 0)
         if may_load and parts.controller is not None and self._is_worth_loading(found, plan.compute_from):
             plan.needs = self._needs(ask, found.reachable.length, found.reachable.length)
-            plan.loads = self._has_room_to_load(found.reachable, plan.needs)
+            plan.loads = self._has_room_to_load(found.reachable, plan.needs, None)
+            if not plan.loads and layout.gating is not None:
+                plan.loaded = layout.gating
+                plan.loads = self._has_room_to_load(found.reachable, plan.needs, plan.loaded)
             if not plan.loads:
                 plan.unloaded, plan.dropped = NO_ROOM, NO_ROOM_TO_LOAD
         plan.counts = AT_MATCH if is_sure else AFTER if plan.loads else BEFORE
@@ -190,8 +207,7 @@ class Admission:
         lease: Lease | None = None
         try:
             if plan.loads:
-                assert parts.controller is not None
-                load = parts.controller.load(found.reachable, found.reachable.length - plan.compute_from, plan.needs)
+                load = self._load(plan)
                 plan.boundary, plan.compute_from = load.boundary, found.reachable.length
                 plan.wanted = parts.layout.saved_indices
             generation = self._weights.generations.current(ask.key.namespace)
@@ -220,6 +236,19 @@ class Admission:
                 assert parts.controller is not None
                 parts.controller.release(load)
             raise
+
+    def _load(self, plan: Plan) -> Load:
+        """Begin a load, without optional kinds whose pages cannot be evicted. Raises as HybridCacheController.load."""
+        parts, reachable = self._resources, plan.found.reachable
+        assert parts.controller is not None
+        tokens = reachable.length - plan.compute_from
+        try:
+            return parts.controller.load(reachable, tokens, plan.needs, plan.loaded)
+        except OutOfPagesError:
+            if plan.loaded is not None or parts.layout.gating is None:
+                raise
+        plan.loaded = parts.layout.gating
+        return parts.controller.load(reachable, tokens, plan.needs, plan.loaded)
 
     def _plan_saves(self, ask: Ask, plan: Plan, taken: LeaseState) -> list[int]:
         """Have a lease save states and windows on its way. Returns all places where that would help."""
@@ -269,10 +298,10 @@ class Admission:
                 needs[name] = count - held
         return needs
 
-    def _has_room_to_load(self, boundary: Boundary, needs: dict[str, int]) -> bool:
-        """Whether there will be device pages for what a boundary lacks there, beside these."""
+    def _has_room_to_load(self, boundary: Boundary, needs: dict[str, int], components: list[str] | None) -> bool:
+        """Whether there will be device pages for what a boundary lacks there of these components, beside these pages."""
         parts = self._resources
-        total = parts.tree.transfers.load_needs(boundary)
+        total = parts.tree.transfers.load_needs(boundary, components)
         for name, count in needs.items():
             total[name] = total.get(name, 0) + count
         return parts.device.are_free(total) or parts.device.fits(total, parts.locks.pages_to_pin(boundary, None))

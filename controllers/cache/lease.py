@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from unified_tree.inputs.arguments import integer
 from unified_tree.terms.errors import LeaseError, TransferError
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.lease_state import LeaseState
@@ -37,7 +38,7 @@ class LeaseOwner(Protocol):
 
 class HeldTable(Protocol):
     """The view of a page table: it holds the pages [first_held, size). Those from `private_from` on are the lease's own, the
-    others the tree's.
+    others the tree's. Of a component that was given up all three are one number, beyond every index.
     """
 
     @property
@@ -123,6 +124,11 @@ class Lease:
     def tables(self) -> Mapping[str, HeldTable]:
         """The tables of its pages, by component with pages of its own; see `pages`."""
         return self._state.tables.by_component
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """The optional components that `allocate` was told to do without: it has no pages of theirs until its end."""
+        return self._state.tables.given_up
 
     @property
     def misses(self) -> list[Miss]:
@@ -272,7 +278,10 @@ class Lease:
         """
         table = self._table(component)
         first_page = integer(first_page, "first_page", LeaseError)
-        ids = table.slice(first_page, table.size).copy()
+        if table.is_given_up:
+            ids = np.full(self._state.page_count, -1, np.int64)[first_page:]
+        else:
+            ids = table.slice(first_page, table.size).copy()
         if component in self.missing:
             first, last = self.missing[component]
             ids[max(0, first - first_page) : max(0, last - first_page)] = -1

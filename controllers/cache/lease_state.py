@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TEXT_SLACK: Final = 16
 """A prompt goes on from another if it has all of it but this part, where no length is saved that says it exactly: of a page or
 a block that is not full, nothing is known to be shared."""
+RAN_WITHOUT: Final = "ran without an optional component"
 LENGTH: Final = 0
 COMPUTED: Final = 1
 DOUBTED_AT: Final = 2
@@ -334,6 +335,11 @@ class LeaseState:
             self._resources.controller.release(load)
             self.load = None
 
+    @property
+    def page_count(self) -> int:
+        """How many pages of a path its tokens take."""
+        return self._resources.layout.pages(self.length)
+
     def require_state(self, length_tokens: int) -> None:
         """Raise LeaseError if it cannot run up to so many tokens because its running state was published."""
         if self.states is not None and self.states.running is None and length_tokens > self.committed:
@@ -369,23 +375,23 @@ class LeaseState:
         """How many tokens were reported as computed when it was truncated last; -1 if it never was."""
         return self._doubt if self._numbers is None else self._numbers[DOUBTED_AT]
 
-    def grow(self, length_tokens: int) -> None:
+    def grow(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
         """See PrefixCache.allocate."""
         ages = self._resources.at_once(self.tokens.owner)
         try:
-            self.grow_now(length_tokens)
+            self.grow_now(length_tokens, without)
         finally:
             if ages is not None:
                 ages.let_go()
 
-    def grow_now(self, length_tokens: int) -> None:
+    def grow_now(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
         """As `grow`, within a call that holds the ages."""
         length = self.length
         if length_tokens > length:
             self.require_state(length_tokens)
             if self._row is not None:
                 self._row.require_room(length_tokens)
-        added = self.tables.grow(self._resources.layout.pages(length_tokens))
+        added = self.tables.grow(self._resources.layout.pages(length_tokens), without)
         if self.states is not None:
             before = self.states.saves.copy()
             try:  # there may be no memory for the names of more pages
@@ -397,6 +403,11 @@ class LeaseState:
             self.states_grown()
         if length_tokens > length:
             self._note(length_tokens, self.computed)
+        if without:
+            had = self.tables.given_up
+            self.tables.give_up(without)
+            if len(had) < len(self.tables.given_up):
+                self._resources.counters.count_drop(RAN_WITHOUT)
         if self._row is not None:
             self._row.plan()
 
@@ -466,7 +477,7 @@ class LeaseState:
         """Keep them in its own memory again. Idempotent."""
         self._move_to(None)
         for table in self.tables.values():
-            table.move_to(np.empty(table.size, np.int64), None)
+            table.move_to(np.empty(0 if table.is_given_up else table.size, np.int64), None)
 
     @property
     def is_in_batch(self) -> bool:

@@ -55,6 +55,11 @@ class PageTables:
         return self._tables.get(self._layout.owner_of.get(component, component))
 
     @property
+    def given_up(self) -> tuple[str, ...]:
+        """The optional components that the lease runs without."""
+        return tuple([name for name, table in self._tables.items() if table.is_given_up])
+
+    @property
     def by_component(self) -> dict[str, PageTable]:
         """All tables."""
         return self._tables
@@ -148,21 +153,21 @@ class PageTables:
                     lacking.append(component.name)
         return lacking
 
-    def needs(self, page_count: int) -> dict[str, int]:
-        """How many pages of each pool it takes to grow to `page_count`."""
+    def needs(self, page_count: int, without: Sequence[str] = ()) -> dict[str, int]:
+        """How many pages of each pool it takes to grow all tables but these to `page_count`."""
         needs = {}
         for name, table in self._tables.items():
-            if page_count > table.size:
+            if page_count > table.size and name not in without:
                 needs[name] = page_count - table.size
         return needs
 
-    def grow(self, page_count: int) -> dict[str, int]:
-        """Grow every table to `page_count` pages; returns how many are new, by component.
+    def grow(self, page_count: int, without: Sequence[str] = ()) -> dict[str, int]:
+        """Grow all tables but these to `page_count` pages; returns how many are new, by component.
 
         Raises OutOfPagesError; then nothing is changed, but pages may have been evicted where there is no memory for tables.
         Cost: O(new pages), and O(log n) a victim.
         """
-        needs = self.needs(page_count)
+        needs = self.needs(page_count, without)
         if needs:
             self._device.reserve(needs)
             try:
@@ -202,6 +207,19 @@ class PageTables:
         for name, count in added.items():
             table = self._tables[name]
             self._free_from(name, table, table.size - count)
+
+    def give_up(self, without: Sequence[str]) -> None:
+        """Free the lease's own pages of optional components, and hold none of theirs any more. Idempotent."""
+        for name in without:
+            table = self._tables[name]
+            ids = table.private()
+            try:
+                self._device.free(name, ids)
+                table.give_up()
+            except BaseException:
+                if not self._is_held(name, ids):
+                    table.give_up()
+                raise
 
     def cut(self, page_count: int) -> None:
         """Shrink every table to at most `page_count` pages; the removed ones are the lease's own."""
@@ -301,14 +319,17 @@ class PageTables:
         for name in self._layout.paths:
             table = self._tables[name]
             if name not in self._layout.optional_paths or (
-                name not in without and table.private_from >= first and not (table.slice(0, last) < 0).any()
+                name not in without
+                and not table.is_given_up
+                and table.private_from >= first
+                and not (table.slice(0, last) < 0).any()
             ):
                 pages[name] = table.slice(first, last)
         if keep_windows:
             for name, _ in self._layout.windows:
-                if name in without:
-                    continue
                 table = self._tables[name]
+                if name in without or table.is_given_up:
+                    continue
                 begin = max(self.write_from[name] // size, table.first_held, table.private_from)
                 pages[name] = table.slice(min(begin, last), last)
         return pages
@@ -407,6 +428,8 @@ MIN_ROOM: Final = 256
 ROOM_PART: Final = 16
 """A table has room for so many pages behind the prompt, or for the sixteenth part of those of the prompt."""
 NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
+GIVEN_UP: Final = 1 << 40
+"""All three numbers of a table that was given up: it holds nothing, and needs no page up to here."""
 
 
 class PageTable:
@@ -451,6 +474,16 @@ class PageTable:
         else:
             row[FIRST_HELD], row[PRIVATE_FROM], row[SIZE] = first_held, private_from, size
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the lease runs without it until its end."""
+        return self.size == GIVEN_UP
+
+    def give_up(self) -> None:
+        """Hold nothing any more, whatever is asked of it later."""
+        self._ids[:] = -1
+        self._note(GIVEN_UP, GIVEN_UP, GIVEN_UP)
+
     def start(self, first_held: int, private_from: int) -> None:
         """Hold nothing below `first_held`; the pages below `private_from` are the tree's."""
         self._note(first_held, private_from, max(self.size, first_held))
@@ -465,7 +498,10 @@ class PageTable:
         outside it again. Cost: one copy of the ids.
         """
         size = self.size
-        ids[:size] = self._ids[:size]
+        if size == GIVEN_UP:
+            ids[:] = -1
+        else:
+            ids[:size] = self._ids[:size]
         if row is None:
             self._first_held, self._private_from, self._size = self.first_held, self.private_from, size
         else:

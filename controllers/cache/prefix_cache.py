@@ -17,7 +17,7 @@ from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.hints import Hints
 from unified_tree.controllers.cache.lease import Lease, Leases
 from unified_tree.controllers.cache.miss_ledger import MissLedger
-from unified_tree.controllers.cache.publication import checked_publication
+from unified_tree.controllers.cache.publication import checked_optional, checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
 from unified_tree.controllers.cache.sessions import Sessions, session_name
 from unified_tree.controllers.cache.sharing import Sharing
@@ -458,25 +458,31 @@ class PrefixCache:
         state = self._leases.require(lease)
         self._leases.wait_layer(state, integer(layer_id, "layer_id", LeaseError))
 
-    def allocate(self, lease: Lease, length_tokens: int) -> None:
+    def allocate(self, lease: Lease, length_tokens: int, *, without: Sequence[str] = ()) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. No effect if it covers them already. To
         grow many leases at a time, put them into a `batch`.
 
-        Raises OutOfPagesError if a pool has too few pages. Raises LeaseError if `length_tokens` is invalid, or larger than the
-        computed length after the running state was published. Nothing is changed then. Cost: O(new pages), and O(log n) a
-        victim.
+        Args:
+            without: optional paths and windows with pages of their own (a draft, say) that the lease gives up until its end: it
+                frees its own pages of theirs, needs and has none any more, and publishes nothing of theirs from here on. See
+                `Lease.given_up`.
+
+        Raises OutOfPagesError if a pool has too few pages; `component` of the error names it. Raises LeaseError if
+        `length_tokens` is invalid, or larger than the computed length after the running state was published, or if
+        `without` names anything else. Nothing is changed then. Cost: O(new pages), and O(log n) a victim.
         """
         state = self._leases.require(lease)
-        state.grow(integer(length_tokens, "length_tokens", LeaseError))
+        length_tokens = integer(length_tokens, "length_tokens", LeaseError)
+        state.grow(length_tokens, checked_optional(self.layout, without))
 
-    def can_allocate(self, lease: Lease, length_tokens: int) -> bool:
+    def can_allocate(self, lease: Lease, length_tokens: int, *, without: Sequence[str] = ()) -> bool:
         """Whether every pool has enough free and evictable pages for `allocate` now. Changes nothing.
 
         An evictable page may have locked descendants; then `allocate` may still raise. Cost: O(components).
         """
         state = self._leases.require(lease)
-        needs = state.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
-        return self.device.fits(needs)
+        page_count = self.layout.pages(integer(length_tokens, "length_tokens", LeaseError))
+        return self.device.fits(state.tables.needs(page_count, checked_optional(self.layout, without)))
 
     def batch(self, max_leases: int, max_tokens: int) -> DecodeBatch:
         """Rows for leases that decode together, so that a step of all of them is a few array operations.

@@ -121,6 +121,18 @@ def _why_unknown(lease: LeaseState) -> str:
     return f"whose length is unknown: {lease} was truncated, and no more tokens were reported as computed since"
 
 
+def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
+    """Optional paths and windows with pages of their own, by name. Raises LeaseError for anything else."""
+    if without == ():
+        return ()
+    names = tuple(items(without, "without", LeaseError))
+    for name in names:
+        if not isinstance(name, str) or name not in layout.optional_paths | layout.optional_windows:
+            known = ", ".join(sorted(layout.optional_paths | layout.optional_windows)) or "none"
+            raise LeaseError(f"without: {name!r} is no optional path or window with pages of its own; there are {known}")
+    return names
+
+
 def _checked_names(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     """Components that may be missing from pages."""
     if without == ():

@@ -32,6 +32,7 @@ class CacheLayout:
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
         sharers: components in the pages of another.
         optional: components that a boundary does not need.
+        gating: names of the components that take no pages of an optional one; None if no component does.
         owner_of: by component, the one whose device pages hold it.
 
     Raises ConfigurationError for two `Point` components with pages of their own.
@@ -57,6 +58,8 @@ class CacheLayout:
         self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
         self.sharers = tuple([c for c in every if c.shares is not None])
         self.optional = tuple([c for c in every if not c.required])
+        without = {c.name for c in self.optional if c.shares is None}
+        self.gating = [c.name for c in every if (c.shares or c.name) not in without] if without else None
         self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
 
     @property

@@ -55,6 +55,7 @@ class BackupQueue:
         }
         self.feeds_store = False
         self._optional = [c.name for c in tree.components if not c.required]
+        self._required = [c.name for c in tree.components if c.required] if self._optional else None
         self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy.is_late else None
 
     def add(self, boundary: Boundary) -> None:
@@ -151,13 +152,13 @@ class BackupQueue:
         budget = self._shared.budget
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
-    def _begin_one(self, boundary: Boundary) -> Effect | None:
+    def _begin_one(self, boundary: Boundary, *, with_optional: bool = True) -> Effect | None:
         """Start the backup of a boundary, or of what is left of it if it was shortened; optional components for which the host
         has no room are left out.
         """
         effect: Effect | None = None
         try:
-            components = self._components_that_fit(boundary) if self._optional else None
+            components = self._components_that_fit(boundary) if self._optional and with_optional else self._required
             effect = self._effects.begin_unless_empty(BACKUP, boundary, self._host, components)
             if effect is not None:
                 self._count_locked(effect, 1)
@@ -168,7 +169,9 @@ class BackupQueue:
                 return self._begin_one(left)
             self._counters.count_drop("backup stale")
             return None
-        except OutOfPagesError:
+        except OutOfPagesError as error:
+            if error.component in self._optional and with_optional:  # what could be evicted of it stands above what is locked
+                return self._begin_one(boundary, with_optional=False)
             self._counters.count_drop("host full")
             return None
         except BaseException:

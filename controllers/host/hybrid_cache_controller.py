@@ -21,7 +21,7 @@ from unified_tree.terms.errors import StaleBoundaryError, TransferError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -108,11 +108,14 @@ class HybridCacheController:
                 sizes[component.shares] += component.page_bytes
         return sum(sizes[name] * pages for name, pages in self._tree_transfers.load_needs(boundary).items())
 
-    def load(self, boundary: Boundary, tokens: int, spare: Mapping[str, int]) -> Load:
+    def load(
+        self, boundary: Boundary, tokens: int, spare: Mapping[str, int], components: Collection[str] | None = None
+    ) -> Load:
         """Start to load back what a boundary lacks on device. Pages that other loads are copying are awaited, not copied again.
 
         Args:
             spare: device pages by component that must remain free.
+            components: load only these, which has to be all that a boundary needs; None for all.
 
         Raises OutOfPagesError or StaleBoundaryError with nothing changed. Raises TransferError if it depends on another load
         that was cancelled but has not ended; pages may have been evicted then. Cost: as a match, and O(pages).
@@ -125,7 +128,7 @@ class HybridCacheController:
         effect: Effect | None = None
         load: Load | None = None
         try:
-            effect = self._tree_transfers.load(boundary, supply)
+            effect = self._tree_transfers.load(boundary, supply, components)
             waited = self._transfers.below(effect)
             if any(opened.is_cancelled for opened in waited):
                 raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")

@@ -217,7 +217,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.batch.remove(request.lease)
         before = self.snapshot()
         try:
-            self.cache.allocate(request.lease, target)
+            self.grow(request, target, rng)
         except OutOfPagesError:
             assert self.is_as(before)
             self.runner.finish(request)
@@ -235,6 +235,26 @@ class CacheMachine(RuleBasedStateMachine):
             self.keep_table(request, rng)
         except TransferError:
             self.load_failed(request)
+
+    def grow(self, request: Request, target: int, rng: Random) -> None:
+        """Find pages for a run. A request gives up the optional kinds that have none; only required ones refuse it."""
+        layout = self.cache.layout
+        optional = sorted(layout.optional_paths | layout.optional_windows)
+        given_up = [name for name in optional if rng.random() < 0.03]
+        while True:
+            before = self.snapshot()
+            try:
+                assert self.cache.can_allocate(request.lease, target, without=given_up) or request.lease.length < target
+                self.cache.allocate(request.lease, target, without=given_up)
+                assert set(given_up) <= set(request.lease.given_up) <= set(optional)
+                return
+            except OutOfPagesError as error:
+                short = error.component
+                if short not in optional:
+                    raise
+            assert self.is_as(before)
+            assert short not in (*given_up, *request.lease.given_up)
+            given_up.append(short)
 
     @property
     def batched(self) -> list[Request]:
@@ -261,8 +281,11 @@ class CacheMachine(RuleBasedStateMachine):
         before = self.snapshot()
         try:
             self.batch.allocate(np.array(news, np.int64))
-        except (OutOfPagesError, LeaseError):  # or too long for the batch
+        except (OutOfPagesError, LeaseError) as error:  # or too long for the batch
             assert self.is_as(before)
+            if isinstance(error, OutOfPagesError) and error.component in {c.name for c in self.cache.layout.optional}:
+                lease = rng.choice(members).lease
+                self.cache.allocate(lease, lease.length, without=[error.component])
             return
         for request, target in zip(members, targets, strict=True):
             if request in self.active and rng.random() < 0.9:

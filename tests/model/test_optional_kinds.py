@@ -1,8 +1,8 @@
 """A cache with an optional kind of state beside one without it: whatever is lost of that kind, no request hits less.
 
 Both serve the same requests from pools of the same size. The optional kind is left out of commits, evicted alone on device
-and on host, and has few pages of its own. Beside optional windows and states nothing else is evicted: a tree that keeps them
-has more nodes, and so evicts in other pieces.
+and on host, and has few pages of its own. Requests that run may hold them all, and others go on without it. Beside optional
+windows and states nothing else is evicted: a tree that keeps them has more nodes, and so evicts in other pieces.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import Component, Key, Path, Point, Tier
+from unified_tree import Component, Key, OutOfPagesError, Path, Point, Tier
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache, WritePolicy
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -40,10 +40,12 @@ class Twins:
         self.optional = [c.name for c in optional]
         policy, host = random.choice(["lru", "lfu", "fifo"]), random.random() < 0.6
         room = random.choice([12, 40]) if all(c.coverage.is_path for c in optional) else 400
+        self.most_held = random.choice([0, 2]) if room > 12 else 0
         write_policy = random.choice(list(WritePolicy))
         self.caches = []
         for components in (model, [*model, *optional]):
-            counts = {c.name: 12 if c.name in self.optional else room for c in components if c.shares is None}
+            few = 5 if self.most_held and not any(c.coverage.is_exact for c in optional) else 12
+            counts = {c.name: few if c.name in self.optional else room for c in components if c.shares is None}
             tier = None
             if host:
                 wide = {c.name: 2 if c.name in self.optional else 2 * room for c in components}
@@ -53,7 +55,8 @@ class Twins:
             self.caches.append(PrefixCache(components, self.page, counts, policy=policy, host=tier))
         self.seen: list[list[int]] = []
         self.expected = dict.fromkeys(self.optional, 0)
-        self.hits = 0
+        self.hits = self.given_up = 0
+        self.held: list[list[Lease]] = []
 
     def live(self, steps: int) -> None:
         """Serve, and lose the optional kind in between."""
@@ -65,7 +68,10 @@ class Twins:
                 assert cache.tree.check() == []
         assert dict(self.caches[1].stats().hit_tokens_without) == self.expected
         assert self.caches[0].stats().hit_tokens_without == {}
+        while self.held:
+            self._release(0)
         for cache in self.caches:
+            assert not any(pool.leased for pool in cache.stats().pools.values())
             cache.close()
 
     def _lose(self) -> None:
@@ -92,10 +98,29 @@ class Twins:
         for name in self._lacked(other):
             self.expected[name] += other.compute_from
         for cache, lease in zip(self.caches, leases, strict=True):
-            cache.allocate(lease, len(prompt))
+            self._allocate(cache, lease, len(prompt))
             left_out = without if cache is self.caches[1] else []
             states = {} if cache.layout.point in left_out else dict(lease.save_pages)
             cache.commit(lease, prompt, states, without=left_out)
+        self.held.append(leases)
+        while len(self.held) > self.most_held:
+            self._release(random.randrange(len(self.held)))
+
+    def _allocate(self, cache: PrefixCache, lease: Lease, length: int) -> None:
+        """Go on without the optional kinds that have no pages; a required one must have them."""
+        while True:
+            try:
+                cache.allocate(lease, length)
+                break
+            except OutOfPagesError as error:
+                short = error.component
+            assert short in self.optional, f"{short} is required"
+            assert short not in lease.given_up
+            cache.allocate(lease, lease.length, without=[short])
+            self.given_up += 1
+
+    def _release(self, index: int) -> None:
+        for cache, lease in zip(self.caches, self.held.pop(index), strict=True):
             cache.release(lease)
 
     def _lacked(self, lease: Lease) -> list[str]:
@@ -119,13 +144,16 @@ class Twins:
 def test_an_optional_kind_never_shortens_a_hit(model: str, optional: str) -> None:
     if model == "state" and optional == "state":
         pytest.skip("one state has pages of its own")
-    hits = lacking = 0
+    hits = lacking = given_up = 0
     for seed in range(SEEDS):
         twins = Twins(MODELS[model], OPTIONAL[optional], seed)
         twins.live(25)
         hits += twins.hits
         lacking += sum(twins.expected.values())
+        given_up += twins.given_up
     assert hits > lacking / len(OPTIONAL[optional]) > 0, "some hits have it, and some lack it"
+    has_own_pages = any(c.shares is None and not c.coverage.is_exact for c in OPTIONAL[optional])
+    assert (given_up > 0) == has_own_pages, "some requests find no page of it"
 
 
 def test_a_kind_that_gates_would_be_seen() -> None:

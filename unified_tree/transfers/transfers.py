@@ -55,9 +55,9 @@ class Transfers:
         """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
         return self.effects.needs(EffectKind.BACKUP, checked_boundary(boundary), components)
 
-    def load_needs(self, boundary: Boundary) -> dict[str, int]:
+    def load_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
         """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
-        return self.effects.needs(EffectKind.LOAD, checked_boundary(boundary), None)
+        return self.effects.needs(EffectKind.LOAD, checked_boundary(boundary), components)
 
     def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
         """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
@@ -73,9 +73,9 @@ class Transfers:
         """
         return self.effects.begin(EffectKind.BACKUP, checked_boundary(boundary), pages, components)
 
-    def load(self, boundary: Boundary, pages: Supply) -> Effect:
+    def load(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
         """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
-        return self.effects.begin(EffectKind.LOAD, checked_boundary(boundary), pages, None)
+        return self.effects.begin(EffectKind.LOAD, checked_boundary(boundary), pages, components)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree no longer needed, for the caller to free.
