@@ -327,9 +327,9 @@ class PageTables:
                 pages[name] = table.slice(first, last)
         if keep_windows:
             for name, _ in self._layout.windows:
-                table = self._tables[name]
-                if name in without or table.is_given_up:
+                if name in without:
                     continue
+                table = self._tables[name]
                 begin = max(self.write_from[name] // size, table.first_held, table.private_from)
                 pages[name] = table.slice(min(begin, last), last)
         return pages

@@ -62,6 +62,7 @@ def test_a_row_of_a_batch_gives_up_what_has_no_pages() -> None:
     assert (news["draft"].rows.tolist(), news["full"].rows.tolist()) == ([1], [0, 1])
     assert (batch.tables["draft"][0] == -1).all()
     batch.remove(leases[0])
+    cache.commit(leases[0], [1, 1])
     batch.add(leases[0])
     assert (batch.tables["draft"][0] == -1).all()
     for lease in leases:
