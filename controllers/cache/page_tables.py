@@ -319,10 +319,7 @@ class PageTables:
         for name in self._layout.paths:
             table = self._tables[name]
             if name not in self._layout.optional_paths or (
-                name not in without
-                and not table.is_given_up
-                and table.private_from >= first
-                and not (table.slice(0, last) < 0).any()
+                name not in without and table.private_from >= first and not (table.slice(0, last) < 0).any()
             ):
                 pages[name] = table.slice(first, last)
         if keep_windows:
