@@ -207,7 +207,9 @@ class Admission:
         lease: Lease | None = None
         try:
             if plan.loads:
-                load = self._load(plan)
+                assert parts.controller is not None
+                tokens = found.reachable.length - plan.compute_from
+                load = parts.controller.load(found.reachable, tokens, plan.needs, plan.loaded)
                 plan.boundary, plan.compute_from = load.boundary, found.reachable.length
                 plan.wanted = parts.layout.saved_indices
             generation = self._weights.generations.current(ask.key.namespace)
@@ -236,19 +238,6 @@ class Admission:
                 assert parts.controller is not None
                 parts.controller.release(load)
             raise
-
-    def _load(self, plan: Plan) -> Load:
-        """Begin a load, without optional kinds whose pages cannot be evicted. Raises as HybridCacheController.load."""
-        parts, reachable = self._resources, plan.found.reachable
-        assert parts.controller is not None
-        tokens = reachable.length - plan.compute_from
-        try:
-            return parts.controller.load(reachable, tokens, plan.needs, plan.loaded)
-        except OutOfPagesError:
-            if plan.loaded is not None or parts.layout.gating is None:
-                raise
-        plan.loaded = parts.layout.gating
-        return parts.controller.load(reachable, tokens, plan.needs, plan.loaded)
 
     def _plan_saves(self, ask: Ask, plan: Plan, taken: LeaseState) -> list[int]:
         """Have a lease save states and windows on its way. Returns all places where that would help."""

@@ -35,7 +35,7 @@ def test_a_request_gives_up_what_has_no_pages(kinds: tuple[Component, ...]) -> N
     assert lease.given_up == ("draft",)
     assert lease.pages("draft").tolist() == [-1] * 8
     assert cache.device.allocators["draft"].free_pages == 4, "its own pages are free"
-    cache.allocate(lease, 18)
+    cache.allocate(lease, 18, without=["draft"])
     assert (lease.pages("draft", 6).tolist(), lease.page("draft", 0)) == ([-1] * 3, -1)
     cache.commit(lease, PROMPT)
     cache.release(lease)
