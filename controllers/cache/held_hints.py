@@ -104,6 +104,7 @@ class HeldHints:
         self._by_session: dict[Session, dict[Verb, Hint]] = {}
         self._due: list[tuple[float, int, Hint]] = []
         self._count = 0
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -157,7 +158,7 @@ class HeldHints:
         nodes = self._nodes_of(named if isinstance(named, Session) else target if isinstance(target, Key) else None)
         self._count += 1
         hint = Hint(self._count, verb, named, state.clock, until)
-        if not self._begins(hint, target, nodes):
+        if self._is_closed or not self._begins(hint, target, nodes):
             self._note(verb, Outcome.REFUSED)
             return False
         self._open[verb, named] = hint
@@ -258,6 +259,12 @@ class HeldHints:
             outcome = Outcome.TAKEN
         self._note(hint.verb, outcome)
         claims.end_hold(self._state, hint.hold)
+
+    def close(self) -> None:
+        """End all hints, and refuse those that come. Idempotent. Cost: O(values) for each."""
+        self._is_closed = True
+        for hint in list(self._open.values()):
+            self._end(hint, Outcome.VAIN)
 
     def _stops(self, hint: Hint) -> None:
         """A hint ends: give up what is under way for it."""

@@ -674,8 +674,8 @@ class PrefixCache:
                 self.storage.flush()
 
     def close(self) -> None:
-        """Stop all transfers and refuse new requests. Open leases keep their device pages and can be released; those that wait
-        for a load fail. Idempotent.
+        """Stop all transfers, end all hints, and refuse new requests and hints. Open leases keep their device pages and can be
+        released; those that wait for a load fail. Idempotent.
 
         It does not wait for other ranks. The store, the engine and the consensus are all closed even if one of them raises; the
         error is raised at the end.
@@ -687,7 +687,7 @@ class PrefixCache:
             if self.controller is not None:
                 closing.callback(self._leases.end_loads)
                 closing.callback(self.controller.close)
-                closing.callback(self.hints.close)
+            closing.callback(self.hints.close)
             closing.callback(self.detach_storage)
 
     @property

@@ -223,3 +223,41 @@ def test_nothing_of_an_invalidated_session_is_held() -> None:
     for give in (hints.retain, hints.pin, hints.demote, hints.share, hints.prefetch):
         assert not give("agent")
     assert not cache.tree.check()
+
+
+def test_all_hints_that_are_open_end_with_the_cache() -> None:
+    cache = cache_of()
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 117), "used")
+    for give in (cache.hints.retain, cache.hints.pin, cache.hints.share):
+        assert give("agent")
+    assert cache.hints.pin("used")
+    turn(cache, np.arange(100, 125), "used")
+    cache.close()
+    ended = {("retain", "vain"): 1, ("pin", "vain"): 1, ("share", "vain"): 1, ("pin", "used"): 1}
+    assert cache.stats().hints == ended and not len(cache.hints)
+    assert not cache.hints.has_work
+    assert not cache.tree.state.holds and not cache.tree.check()
+    cache.close()
+    assert cache.stats().hints == ended
+    assert not cache.hints.retain("agent") and not cache.hints.prefetch("agent")
+    assert cache.stats().hints == {**ended, ("retain", "refused"): 1, ("prefetch", "refused"): 1}
+
+
+def test_a_prefetch_that_is_under_way_ends_with_the_cache() -> None:
+    """One is on its way from the store, and what came for the other is being loaded."""
+    cache = session_turns.cache_of([FULL], {"full": 12}, has_host=True)
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 148))
+    cache.evict({"full": 12})
+    assert cache.hints.prefetch("agent") and cache.hints.loading
+    cache.close()
+    assert sum(cache.stats().hints.values()) == 1 and not cache.hints.has_work
+    assert not cache.tree.check()
+    stored = StoredCache([FULL])
+    stored.compute(range(13))
+    stored.forget()
+    assert stored.cache.hints.prefetch(Key(np.arange(13)))
+    stored.cache.close()
+    assert stored.cache.stats().hints == {("prefetch", "vain"): 1}
+    assert not stored.cache.tree.check()

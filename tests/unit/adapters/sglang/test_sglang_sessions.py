@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from unified_tree import Component, Path, TenantGroup, Tenants, UnifiedTree
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
 from unified_tree.controllers.adapters.sglang.request_sessions import TURN, RequestSessions
+from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
 from unified_tree.controllers.cache.engine_turns import EngineTurns
@@ -199,6 +201,26 @@ def test_tenants_stand_in_the_settings() -> None:
     ):
         with pytest.raises(ConfigurationError, match=says):
             Settings.read({VARIABLE: wrong})
+
+
+def test_hints_end_when_sglang_empties_the_cache() -> None:
+    """It goes on with another tree, about which nothing has been said."""
+    answers, counters = SessionAnswers(), CacheCounters()
+    answers.enable_session_radix_cache = answers.has_one_clock = True
+    answers._infers, answers._grid_tokens, answers.observation = False, 1, Mock()
+    world = World()
+    world.tree = UnifiedTree([Component(name="full", coverage=Path())], 1)
+    sessions = answers._begin_sessions(world.tree, counters)
+    assert sessions is not None
+    world.sessions = sessions
+    world.run(world.request([1, 2, 3], "one", {"retain": True, "pin": True}))
+    assert len(sessions.turns.hints) == 2
+    world.tree = UnifiedTree([Component(name="full", coverage=Path())], 1)
+    assert answers._begin_sessions(world.tree, counters) is sessions
+    assert counters.hints == {("retain", "vain"): 1, ("pin", "vain"): 1}
+    assert not len(sessions.turns.hints)
+    world.run(world.request([1, 2, 3], "one", {"pin": True}))
+    assert len(sessions.turns.hints) == 1
 
 
 def test_metrics_tell_of_sessions_and_tenants() -> None:
