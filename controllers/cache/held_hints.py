@@ -54,15 +54,17 @@ class Hint:
         hold: what it is about.
         since: the tree's clock when it was given.
         until: when it ends, on the cache's clock; None for no such time.
+        group: of the namespaces whose session or prompt it is about, by index.
         load: what it brings back; None once that has landed.
     """
 
-    __slots__ = ("hold", "load", "number", "since", "target", "until", "verb")
+    __slots__ = ("group", "hold", "load", "number", "since", "target", "until", "verb")
 
-    def __init__(self, number: int, verb: Verb, target: object, since: int, until: float | None) -> None:
+    def __init__(self, number: int, verb: Verb, target: object, group: int, since: int, until: float | None) -> None:
         self.number = number
         self.verb = verb
         self.target = target
+        self.group = group
         self.hold = Hold(keeps=verb is Verb.RETAIN or verb is Verb.PIN)
         self.since = since
         self.until = until
@@ -154,12 +156,13 @@ class HeldHints:
             until = self._time_s() + seconds
         named, state = self._named(target), self._state
         self._end(self._open.get((verb, named)), Outcome.VAIN)
+        group = self._group_of(target.namespace if isinstance(target, Key) else named)
         target = self._in_tree(target)
         nodes = self._nodes_of(named if isinstance(named, Session) else target if isinstance(target, Key) else None)
         self._count += 1
-        hint = Hint(self._count, verb, named, state.clock, until)
+        hint = Hint(self._count, verb, named, group, state.clock, until)
         if self._is_closed or not self._begins(hint, target, nodes):
-            self._note(verb, Outcome.REFUSED)
+            self._note(hint, Outcome.REFUSED)
             return False
         self._open[verb, named] = hint
         if isinstance(named, Session):
@@ -178,6 +181,11 @@ class HeldHints:
         if len(self._open) > self._max_hints:
             self._end(next(iter(self._open.values())), Outcome.EXPIRED)
         return True
+
+    def _group_of(self, whose: object) -> int:
+        """The group of a namespace, or of a session's: 0 for a session that has had no request. Cost: O(1)."""
+        namespace = whose.namespace if isinstance(whose, Session) else whose
+        return self._state.group_of(namespace) if isinstance(namespace, str) else 0
 
     def _in_tree(self, target: object) -> object:
         """The target of a hint, as the tree has it."""
@@ -257,7 +265,7 @@ class HeldHints:
             outcome = Outcome.USED
         elif hint.hold.was_taken:
             outcome = Outcome.TAKEN
-        self._note(hint.verb, outcome)
+        self._note(hint, outcome)
         claims.end_hold(self._state, hint.hold)
 
     def close(self) -> None:
@@ -269,6 +277,9 @@ class HeldHints:
     def _stops(self, hint: Hint) -> None:
         """A hint ends: give up what is under way for it."""
 
-    def _note(self, verb: Verb, outcome: Outcome) -> None:
-        hints = self._counters.hints
-        hints[verb.value, outcome.value] = hints.get((verb.value, outcome.value), 0) + 1
+    def _note(self, hint: Hint, outcome: Outcome) -> None:
+        ended = (hint.verb.value, outcome.value)
+        self._counters.hints[ended] = self._counters.hints.get(ended, 0) + 1
+        if self._state.tenants is not None:
+            of_group = self._counters.tenant_hints.setdefault(hint.group, {})
+            of_group[ended] = of_group.get(ended, 0) + 1

@@ -151,7 +151,7 @@ class PrefixCache:
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
-        self.tenants = TenantCounters(self.tree.state)
+        self.tenants = TenantCounters(self.tree.state, self.counters)
         self.sharing = Sharing(self.tree.state)
         self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
@@ -270,6 +270,7 @@ class PrefixCache:
                 observers.tell("acquired", lease, key)
             opened = None if session is None else self.sessions.open(session)
             if opened is not None:
+                opened.namespace = key.namespace
                 self.hints.returned(opened)
             state.begin_turn(self.sessions, opened)
             if admitted is not None:
