@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.sessions import Session, Sessions, session_name
@@ -168,7 +168,7 @@ class HeldHints:
         if isinstance(named, Session):
             self._by_session.setdefault(named, {})[verb] = hint
         if until is not None:
-            heappush(self._due, (until, hint.number, hint))
+            self._expect_end(until, hint)
         for node in nodes:
             claims.hold_boundary(state, hint.hold, node)
         if verb is Verb.DEMOTE:
@@ -238,6 +238,13 @@ class HeldHints:
                 hint = heappop(self._due)[2]
                 if self._open.get((hint.verb, hint.target)) is hint:
                     self._end(hint, Outcome.EXPIRED)
+
+    def _expect_end(self, until: float, hint: Hint) -> None:
+        """Remember when a hint ends, and forget those that ended before their time once they are most. Cost: O(log hints)."""
+        heappush(self._due, (until, hint.number, hint))
+        if len(self._due) > 2 * (self._max_hints + 1):
+            self._due = [each for each in self._due if self._open.get((each[2].verb, each[2].target)) is each[2]]
+            heapify(self._due)
 
     def returned(self, session: Session) -> None:
         """A session's next turn was admitted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from stored_cache import StoredCache
 
 from unified_tree import Key, LeaseError
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.held_hints import Hint
 from unified_tree.controllers.host import HostTier, WritePolicy
 from unified_tree.controllers.testing import Latencies, SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
@@ -72,6 +74,25 @@ def test_a_time_that_is_over_ends_it() -> None:
     assert outcomes(cache) == {"retain expired": 1}
     flood(cache, 5)
     assert turn(cache, np.arange(17), "agent") == 0
+
+
+def test_hints_that_ended_long_before_their_time_are_forgotten() -> None:
+    clock = Clock()
+    cache = cache_of(time_s=clock, max_hints=8)
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 117), "other")
+    assert cache.hints.retain("other", seconds=2e6)
+    for _ in range(200):
+        assert cache.hints.retain("agent", seconds=1e6)
+    sessions = list(cache.sessions)
+    assert sum(isinstance(each, Hint) and each.target in sessions for each in gc.get_objects()) < 30
+    clock.now += 1.5e6
+    for _ in range(10):  # a poll ends a few
+        cache.poll()
+    assert len(cache.hints) == 1, "the other one has time left"
+    clock.now += 1e6
+    cache.poll()
+    assert outcomes(cache) == {"retain vain": 199, "retain expired": 2}
 
 
 def test_a_session_that_ends_was_kept_in_vain() -> None:
