@@ -111,9 +111,12 @@ class EngineTurns:
         """
         if is_over and not turn.has_published:  # the tree had all of it
             self.published(turn, at)
-        turn.turn.ended(self._find(at))
+        node = self._find(at)
+        turn.turn.ended(node)
         session, given = turn.turn.session, turn.given
         if is_over and given is not None and session is not None and session.is_open:
+            if node is not None and node.root is not None:
+                session.namespace = node.root.name[0]
             given.give(self.hints, self.sessions, session)
 
     def _find(self, at: Boundary) -> Node | None:

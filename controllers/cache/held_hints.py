@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.sessions import Session, Sessions, session_name
@@ -54,15 +54,17 @@ class Hint:
         hold: what it is about.
         since: the tree's clock when it was given.
         until: when it ends, on the cache's clock; None for no such time.
+        group: of the namespaces whose session or prompt it is about, by index.
         load: what it brings back; None once that has landed.
     """
 
-    __slots__ = ("hold", "load", "number", "since", "target", "until", "verb")
+    __slots__ = ("group", "hold", "load", "number", "since", "target", "until", "verb")
 
-    def __init__(self, number: int, verb: Verb, target: object, since: int, until: float | None) -> None:
+    def __init__(self, number: int, verb: Verb, target: object, group: int, since: int, until: float | None) -> None:
         self.number = number
         self.verb = verb
         self.target = target
+        self.group = group
         self.hold = Hold(keeps=verb is Verb.RETAIN or verb is Verb.PIN)
         self.since = since
         self.until = until
@@ -104,6 +106,7 @@ class HeldHints:
         self._by_session: dict[Session, dict[Verb, Hint]] = {}
         self._due: list[tuple[float, int, Hint]] = []
         self._count = 0
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -153,18 +156,19 @@ class HeldHints:
             until = self._time_s() + seconds
         named, state = self._named(target), self._state
         self._end(self._open.get((verb, named)), Outcome.VAIN)
+        group = self._group_of(target.namespace if isinstance(target, Key) else named)
         target = self._in_tree(target)
         nodes = self._nodes_of(named if isinstance(named, Session) else target if isinstance(target, Key) else None)
         self._count += 1
-        hint = Hint(self._count, verb, named, state.clock, until)
-        if not self._begins(hint, target, nodes):
-            self._note(verb, Outcome.REFUSED)
+        hint = Hint(self._count, verb, named, group, state.clock, until)
+        if self._is_closed or not self._begins(hint, target, nodes):
+            self._note(hint, Outcome.REFUSED)
             return False
         self._open[verb, named] = hint
         if isinstance(named, Session):
             self._by_session.setdefault(named, {})[verb] = hint
         if until is not None:
-            heappush(self._due, (until, hint.number, hint))
+            self._expect_end(until, hint)
         for node in nodes:
             claims.hold_boundary(state, hint.hold, node)
         if verb is Verb.DEMOTE:
@@ -177,6 +181,11 @@ class HeldHints:
         if len(self._open) > self._max_hints:
             self._end(next(iter(self._open.values())), Outcome.EXPIRED)
         return True
+
+    def _group_of(self, whose: object) -> int:
+        """The group of a namespace, or of a session's: 0 for a session that has had no request. Cost: O(1)."""
+        namespace = whose.namespace if isinstance(whose, Session) else whose
+        return self._state.group_of(namespace) if isinstance(namespace, str) else 0
 
     def _in_tree(self, target: object) -> object:
         """The target of a hint, as the tree has it."""
@@ -230,6 +239,13 @@ class HeldHints:
                 if self._open.get((hint.verb, hint.target)) is hint:
                     self._end(hint, Outcome.EXPIRED)
 
+    def _expect_end(self, until: float, hint: Hint) -> None:
+        """Remember when a hint ends, and forget those that ended before their time once they are most. Cost: O(log hints)."""
+        heappush(self._due, (until, hint.number, hint))
+        if len(self._due) > 2 * (self._max_hints + 1):
+            self._due = [each for each in self._due if self._open.get((each[2].verb, each[2].target)) is each[2]]
+            heapify(self._due)
+
     def returned(self, session: Session) -> None:
         """A session's next turn was admitted."""
         given = self._by_session.get(session)
@@ -256,12 +272,21 @@ class HeldHints:
             outcome = Outcome.USED
         elif hint.hold.was_taken:
             outcome = Outcome.TAKEN
-        self._note(hint.verb, outcome)
+        self._note(hint, outcome)
         claims.end_hold(self._state, hint.hold)
+
+    def close(self) -> None:
+        """End all hints, and refuse those that come. Idempotent. Cost: O(values) for each."""
+        self._is_closed = True
+        for hint in list(self._open.values()):
+            self._end(hint, Outcome.VAIN)
 
     def _stops(self, hint: Hint) -> None:
         """A hint ends: give up what is under way for it."""
 
-    def _note(self, verb: Verb, outcome: Outcome) -> None:
-        hints = self._counters.hints
-        hints[verb.value, outcome.value] = hints.get((verb.value, outcome.value), 0) + 1
+    def _note(self, hint: Hint, outcome: Outcome) -> None:
+        ended = (hint.verb.value, outcome.value)
+        self._counters.hints[ended] = self._counters.hints.get(ended, 0) + 1
+        if self._state.tenants is not None:
+            of_group = self._counters.tenant_hints.setdefault(hint.group, {})
+            of_group[ended] = of_group.get(ended, 0) + 1

@@ -126,6 +126,7 @@ class Hints(HeldHints):
         # Its load lands first: if it were cancelled, its pages would be neither free nor evictable for `relieve`.
 
     def close(self) -> None:
-        """The cache closes: what was loading is given up."""
+        """See `HeldHints`. What was loading is given up."""
         for hint in list(self._loading):
             self._finish(hint)
+        super().close()

@@ -156,6 +156,13 @@ class CacheCollector:
         for field, what in (("requests", "requests"), ("prompt_tokens", "prompt tokens"), ("hit_tokens", "tokens hit")):
             samples: Samples = {(printable(name),): getattr(group, field) for name, group in tenants.items()}
             yield self._counter(f"tenant_{field}", f"{what}, by group of namespaces", samples, "group")
+        ended: Samples = {
+            (printable(name), verb, outcome): count
+            for name, group in tenants.items()
+            for (verb, outcome), count in group.hints.items()
+        }
+        what = "hints that have ended, by group of namespaces and by what they asked for"
+        yield self._counter("tenant_hints", what, ended, "group", "verb", "outcome")
         held: dict[tuple[str, ...], float] = {}
         victims: dict[tuple[str, ...], float] = {}
         for name, group in tenants.items():

@@ -151,7 +151,7 @@ class PrefixCache:
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
-        self.tenants = TenantCounters(self.tree.state)
+        self.tenants = TenantCounters(self.tree.state, self.counters)
         self.sharing = Sharing(self.tree.state)
         self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
@@ -270,6 +270,7 @@ class PrefixCache:
                 observers.tell("acquired", lease, key)
             opened = None if session is None else self.sessions.open(session)
             if opened is not None:
+                opened.namespace = key.namespace
                 self.hints.returned(opened)
             state.begin_turn(self.sessions, opened)
             if admitted is not None:
@@ -680,8 +681,8 @@ class PrefixCache:
                 self.storage.flush()
 
     def close(self) -> None:
-        """Stop all transfers and refuse new requests. Open leases keep their device pages and can be released; those that wait
-        for a load fail. Idempotent.
+        """Stop all transfers, end all hints, and refuse new requests and hints. Open leases keep their device pages and can be
+        released; those that wait for a load fail. Idempotent.
 
         It does not wait for other ranks. The store, the engine and the consensus are all closed even if one of them raises; the
         error is raised at the end.
@@ -693,7 +694,7 @@ class PrefixCache:
             if self.controller is not None:
                 closing.callback(self._leases.end_loads)
                 closing.callback(self.controller.close)
-                closing.callback(self.hints.close)
+            closing.callback(self.hints.close)
             closing.callback(self.detach_storage)
 
     @property

@@ -31,15 +31,17 @@ class Session(Claimant):
         name: as it was given.
         parts: the sessions that are part of it and open.
         turns: its turns that are under way.
+        namespace: that of its last request; None before the first one.
         last: the node up to which a turn published last; None for none. `least`: see Tip, of that turn.
         is_open: it has not ended.
     """
 
-    __slots__ = ("is_open", "last", "least", "name", "parts", "turns")
+    __slots__ = ("is_open", "last", "least", "name", "namespace", "parts", "turns")
 
     def __init__(self, name: Hashable, parent: Session | None, *, is_open: bool = True) -> None:
         super().__init__(parent)
         self.name = name
+        self.namespace: str | None = None
         self.parts: dict[Session, None] = {}
         self.turns: dict[Turn, None] = {}
         self.last: NodeId | None = None

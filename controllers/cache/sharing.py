@@ -15,7 +15,8 @@ from unified_tree.controllers.cache.shown_prefixes import ShownPrefixes
 from unified_tree.declare.keys import Key
 from unified_tree.declare.owners import SHARED, can_mark
 from unified_tree.lookup.forks import forked
-from unified_tree.terms.errors import LeaseError
+from unified_tree.native.int64 import INT64_BYTES
+from unified_tree.terms.errors import InvalidKeyError, LeaseError
 
 if TYPE_CHECKING:
     from unified_tree.state.tree_state import TreeState
@@ -61,7 +62,8 @@ class Sharing:
     def in_tree(self, key: Key) -> Key:
         """A request's key as the tree has it: the same, unless its namespace shares. Counts nothing.
 
-        Raises LeaseError for the namespace that stands for those that share, and InvalidKeyError for negative ids.
+        Raises LeaseError for the namespace that stands for those that share, and InvalidKeyError for negative ids, and for a
+        packed key of a namespace that shares.
         Cost: O(tokens), and as a match.
         """
         return key if self._owners is None or key.mark is not None else self._placed(key, self._digests(key))
@@ -113,6 +115,8 @@ class Sharing:
         owner = 0 if owners is None else owners.marks.get(key.namespace, 0)
         if owners is None or not owner:
             return key
+        if key.width_bytes < INT64_BYTES:
+            raise InvalidKeyError(f"{key} is packed, and the namespace shares: give all tokens, `Key(tokens, namespace)`")
         key.require_tokens()
         if not can_mark(key.data):
             return key

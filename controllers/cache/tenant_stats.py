@@ -1,4 +1,4 @@
-"""Statistics by group of namespaces: requests, hits, and memory held."""
+"""Statistics by group of namespaces: requests, hits, hints, and memory held."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.state.shares import Shares
     from unified_tree.state.tree_state import TreeState
 
@@ -33,29 +34,35 @@ class TenantStats:
     """One group of namespaces; all that no group names are the group without a name.
 
     Attributes:
-        requests, prompt_tokens, hit_tokens: as in CacheStats.
+        requests, prompt_tokens, hit_tokens, hints: as in CacheStats.
         rooms: by name, such as "the device pool of full".
     """
 
     requests: int
     prompt_tokens: int
     hit_tokens: int
+    hints: Mapping[tuple[str, str], int]
     rooms: Mapping[str, TenantRoomStats]
 
 
 class TenantCounters:
     """Counts requests by group of namespaces. Without tenants it counts nothing.
 
+    Args:
+        state: of the tree.
+        counters: have the hints by group.
+
     Attributes:
         is_on: whether there are tenants.
     """
 
-    __slots__ = ("_counts", "_names", "_reported", "_rooms", "_state", "is_on")
+    __slots__ = ("_counters", "_counts", "_names", "_reported", "_rooms", "_state", "is_on")
 
-    def __init__(self, state: TreeState) -> None:
+    def __init__(self, state: TreeState, counters: CacheCounters) -> None:
         tenants = state.tenants
         self.is_on = tenants is not None
         self._state = state
+        self._counters = counters
         self._rooms: list[Shares] = state.rooms
         self._names: tuple[str, ...] = () if tenants is None else tenants.names
         self._reported = 0 if tenants is None else tenants.reported_groups
@@ -77,7 +84,8 @@ class TenantCounters:
         for group, name in enumerate(self._names[: self._reported + 1]):
             requests, prompts, hits = self._counts.get(group, (0, 0, 0))
             rooms = {room.where: _room(room, group) for room in self._rooms}
-            found[name] = TenantStats(requests=requests, prompt_tokens=prompts, hit_tokens=hits, rooms=rooms)
+            hints = dict(self._counters.tenant_hints.get(group, {}))
+            found[name] = TenantStats(requests=requests, prompt_tokens=prompts, hit_tokens=hits, hints=hints, rooms=rooms)
         return found
 
 

@@ -29,6 +29,7 @@ class CacheCounters(CacheTotals):
 
     Attributes:
         load_hit_tokens: of the hit tokens those that were to be loaded back.
+        tenant_hints: the hints by group of namespaces, by its index; empty without tenants.
         observers: are told of all that is counted, and of what a cache does besides.
     """
 
@@ -37,6 +38,7 @@ class CacheCounters(CacheTotals):
     transfers: dict[EffectKind, TransferCounters] = field(init=False)
     drops: dict[str, int] = field(default_factory=dict)
     hints: dict[tuple[str, str], int] = field(default_factory=dict)
+    tenant_hints: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
     hit_tokens_without: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)

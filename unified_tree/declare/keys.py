@@ -186,7 +186,9 @@ def unpickled(data: bytes, namespace: str, bigram: bool, begin: int, is_checked:
 
 def packed_key(ids: NDArray[np.int64], length: int, namespace: str) -> Key:
     """The first `length` tokens of groups of eight, each group of one id. The cache does the same with it as with the key of
-    all these tokens, if a page is whole groups and all keys of the cache are packed; nothing checks either.
+    all these tokens, if a page is whole groups and all keys of the cache are packed; nothing checks either. A namespace that
+    shares (`TenantGroup.shares`, `one_namespace`) takes none: a mark needs whole ids, and a text may end
+    within a group.
 
     Args:
         ids: shape [groups] or more, none of them negative.

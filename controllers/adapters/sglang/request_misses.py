@@ -106,7 +106,7 @@ class RequestMisses:
         self._given_up: dict[Hashable, tuple[int, StoreLoss | None]] = {}
         self._tree, self._forgotten = tree, 0
         self.ledger = MissLedger(tree.state)
-        self.tenants = TenantCounters(tree.state)
+        self.tenants = TenantCounters(tree.state, counters)
 
     def renew(self, tree: UnifiedTree) -> None:
         """The cache was emptied, and this is its tree now. What was evicted before is not remembered."""

@@ -44,7 +44,9 @@ class SessionAnswers:
         )
         if self.sessions is None:
             self.sessions = RequestSessions(turns, counters)
-        self.sessions.turns = turns
+        else:
+            self.sessions.turns.hints.close()  # those about the tree before
+            self.sessions.turns = turns
         self.observation.sessions = self.sessions
         return self.sessions
 

@@ -119,15 +119,29 @@ def _program() -> str:
 
 
 def _print_hints(console: Console, rows: Sequence[RowResult]) -> None:
-    """How the hints of each row ended, by verb; nothing without any."""
-    lines = []
+    """How the hints of each row ended, by verb, and with tenants by tenant, too; nothing without any."""
+    lines, of_tenants = [], []
     for row in rows:
-        for verb in sorted({verb for verb, _ in row.cache.hints}):
-            counts = [f"{row.cache.hints.get((verb, outcome.value), 0):,}" for outcome in Outcome]
-            lines.append([Text(each) for each in (row.policy, verb, *counts)])
+        lines += [[Text(row.policy), *line] for line in _by_verb(row.cache.hints)]
+        for name, group in row.cache.tenants.items():
+            of_tenants += [[Text(row.policy), Text(_tenant(name)), *line] for line in _by_verb(group.hints)]
+    heads = ["hint", *(outcome.value for outcome in Outcome)]
     if lines:
-        print_table(console, ["policy", "hint", *(outcome.value for outcome in Outcome)], lines, title="How hints ended")
+        print_table(console, ["policy", *heads], lines, title="How hints ended")
         console.print()
+    if of_tenants:
+        print_table(console, ["policy", "tenant", *heads], of_tenants, title="How hints ended, by tenant", left=(0, 1))
+        console.print()
+
+
+def _by_verb(hints: Mapping[tuple[str, str], int]) -> list[list[Text]]:
+    """A line for each verb: how many hints had each outcome."""
+    verbs = sorted({verb for verb, _ in hints})
+    return [[Text(verb), *(Text(f"{hints.get((verb, outcome.value), 0):,}") for outcome in Outcome)] for verb in verbs]
+
+
+def _tenant(name: str) -> str:
+    return printable(name) or "(no group)"
 
 
 def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
@@ -138,7 +152,7 @@ def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
         for name, first in divided[0].cache.tenants.items():
             if first.requests:
                 hits = [_hit_share(row.cache.tenants[name]) for row in divided]
-                lines.append([Text(each) for each in (printable(name) or "(no group)", f"{first.prompt_tokens:,}", *hits)])
+                lines.append([Text(each) for each in (_tenant(name), f"{first.prompt_tokens:,}", *hits)])
         heads = ["tenant", "prompt tokens", *(row.policy for row in divided)]
         print_table(console, heads, lines, title="Hits by tenant, in percent of its prompt tokens")
         console.print()

@@ -73,7 +73,7 @@ class RowPlan:
                 host = replace(host, page_counts=of_host.page_counts)
         sizes = {composition.page_size, *(request.block_tokens for request in plan.workload.requests)}
         is_read = plan.storage or plan.linker or spec.recording or plan.verification is not Verification.OFF
-        is_marked = plan.tenants is not None and plan.tenants.share_after is not None  # whose tokens have owners
+        is_marked = plan.tenants is not None and plan.tenants.are_sharing  # whose tokens have owners
         return cls(
             composition=composition,
             page_counts=page_counts,

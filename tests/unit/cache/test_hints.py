@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from stored_cache import StoredCache
 
 from unified_tree import Key, LeaseError
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.held_hints import Hint
 from unified_tree.controllers.host import HostTier, WritePolicy
 from unified_tree.controllers.testing import Latencies, SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
@@ -72,6 +74,25 @@ def test_a_time_that_is_over_ends_it() -> None:
     assert outcomes(cache) == {"retain expired": 1}
     flood(cache, 5)
     assert turn(cache, np.arange(17), "agent") == 0
+
+
+def test_hints_that_ended_long_before_their_time_are_forgotten() -> None:
+    clock = Clock()
+    cache = cache_of(time_s=clock, max_hints=8)
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 117), "other")
+    assert cache.hints.retain("other", seconds=2e6)
+    for _ in range(200):
+        assert cache.hints.retain("agent", seconds=1e6)
+    sessions = list(cache.sessions)
+    assert sum(isinstance(each, Hint) and each.target in sessions for each in gc.get_objects()) < 30
+    clock.now += 1.5e6
+    for _ in range(10):  # a poll ends a few
+        cache.poll()
+    assert len(cache.hints) == 1, "the other one has time left"
+    clock.now += 1e6
+    cache.poll()
+    assert outcomes(cache) == {"retain vain": 199, "retain expired": 2}
 
 
 def test_a_session_that_ends_was_kept_in_vain() -> None:
@@ -223,3 +244,41 @@ def test_nothing_of_an_invalidated_session_is_held() -> None:
     for give in (hints.retain, hints.pin, hints.demote, hints.share, hints.prefetch):
         assert not give("agent")
     assert not cache.tree.check()
+
+
+def test_all_hints_that_are_open_end_with_the_cache() -> None:
+    cache = cache_of()
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 117), "used")
+    for give in (cache.hints.retain, cache.hints.pin, cache.hints.share):
+        assert give("agent")
+    assert cache.hints.pin("used")
+    turn(cache, np.arange(100, 125), "used")
+    cache.close()
+    ended = {("retain", "vain"): 1, ("pin", "vain"): 1, ("share", "vain"): 1, ("pin", "used"): 1}
+    assert cache.stats().hints == ended and not len(cache.hints)
+    assert not cache.hints.has_work
+    assert not cache.tree.state.holds and not cache.tree.check()
+    cache.close()
+    assert cache.stats().hints == ended
+    assert not cache.hints.retain("agent") and not cache.hints.prefetch("agent")
+    assert cache.stats().hints == {**ended, ("retain", "refused"): 1, ("prefetch", "refused"): 1}
+
+
+def test_a_prefetch_that_is_under_way_ends_with_the_cache() -> None:
+    """One is on its way from the store, and what came for the other is being loaded."""
+    cache = session_turns.cache_of([FULL], {"full": 12}, has_host=True)
+    turn(cache, np.arange(17), "agent")
+    turn(cache, np.arange(100, 148))
+    cache.evict({"full": 12})
+    assert cache.hints.prefetch("agent") and cache.hints.loading
+    cache.close()
+    assert sum(cache.stats().hints.values()) == 1 and not cache.hints.has_work
+    assert not cache.tree.check()
+    stored = StoredCache([FULL])
+    stored.compute(range(13))
+    stored.forget()
+    assert stored.cache.hints.prefetch(Key(np.arange(13)))
+    stored.cache.close()
+    assert stored.cache.stats().hints == {("prefetch", "vain"): 1}
+    assert not stored.cache.tree.check()

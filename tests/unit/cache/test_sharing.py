@@ -15,6 +15,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.cache.sharing import SharingStats
 from unified_tree.controllers.cache.shown_prefixes import ShownPrefixes
+from unified_tree.declare.keys import packed_key
 
 FULL = Component(name="full", coverage=Path())
 SYSTEM = [*range(100, 108)]
@@ -229,3 +230,22 @@ def test_a_session_of_a_tenant_comes_back_from_the_store() -> None:
     assert server.fetch([*SYSTEM, 5, 5, 5, 5, 5], "d") == 12
     assert not server.cache.tree.check()
     server.end()
+
+
+@pytest.mark.parametrize("group", [{"shares": True}, {"one_namespace": True}])
+@pytest.mark.parametrize("length", [64, 61])
+def test_a_packed_key_is_refused_where_its_namespace_shares(group: dict[str, bool], length: int) -> None:
+    """It carries no mark of its owner. A namespace that does not share takes it."""
+    groups = tuple(TenantGroup(name=name, namespaces=(name,), **group) for name in "abcd")
+    tenants = Tenants(groups=groups, share_after=2 if "shares" in group else None)
+    cache, ids = PrefixCache([FULL], 16, {"full": 100}, tenants=tenants), np.arange(8)
+    key = packed_key(ids, length, "a")
+    for call in (cache.acquire, cache.explain, lambda key: cache.acquire_to_fill(key, 16), cache.hints.pin):
+        with pytest.raises(InvalidKeyError, match="give all tokens"):
+            call(key)
+    assert (cache.stats().requests, cache.stats().leases, len(cache.hints)) == (0, 0, 0)
+    for hit in (0, length // 16 * 16 - (16 if length % 16 == 0 else 0)):
+        with cache.acquire(packed_key(ids, length, "alone")) as lease:
+            assert lease.cached_tokens == hit
+            cache.allocate(lease, length)
+            cache.commit(lease, length)

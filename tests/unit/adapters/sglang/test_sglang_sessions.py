@@ -5,15 +5,17 @@ from __future__ import annotations
 from array import array
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from unified_tree import Component, Path, TenantGroup, Tenants, UnifiedTree
+from unified_tree import Component, Key, Path, TenantGroup, Tenants, UnifiedTree
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
 from unified_tree.controllers.adapters.sglang.request_sessions import TURN, RequestSessions
+from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
 from unified_tree.controllers.cache.engine_turns import EngineTurns
@@ -201,10 +203,46 @@ def test_tenants_stand_in_the_settings() -> None:
             Settings.read({VARIABLE: wrong})
 
 
+def test_hints_end_when_sglang_empties_the_cache() -> None:
+    """It goes on with another tree, about which nothing has been said."""
+    answers, counters = SessionAnswers(), CacheCounters()
+    answers.enable_session_radix_cache = answers.has_one_clock = True
+    answers._infers, answers._grid_tokens, answers.observation = False, 1, Mock()
+    world = World()
+    world.tree = UnifiedTree([Component(name="full", coverage=Path())], 1)
+    sessions = answers._begin_sessions(world.tree, counters)
+    assert sessions is not None
+    world.sessions = sessions
+    world.run(world.request([1, 2, 3], "one", {"retain": True, "pin": True}))
+    assert len(sessions.turns.hints) == 2
+    world.tree = UnifiedTree([Component(name="full", coverage=Path())], 1)
+    assert answers._begin_sessions(world.tree, counters) is sessions
+    assert counters.hints == {("retain", "vain"): 1, ("pin", "vain"): 1}
+    assert not len(sessions.turns.hints)
+    world.run(world.request([1, 2, 3], "one", {"pin": True}))
+    assert len(sessions.turns.hints) == 1
+
+
+def test_hints_of_an_engine_count_for_the_tenant_of_the_text() -> None:
+    counters, tenants = CacheCounters(), Tenants(groups=(TenantGroup(name="gold", namespaces=("acme",)),))
+    tree = UnifiedTree([Component(name="full", coverage=Path())], 1, tenants=tenants)
+    turns, given = EngineTurns(tree, counters), RequestHints(retain=True)
+    for first, name, namespace in ((0, "one", "acme"), (3, "two", "else")):
+        turn = turns.begin(turns.sessions.open(name), given, 0, 3)
+        turns.inserting(turn)
+        at = tree.insert(Key([1, 2, 3], namespace), {"full": np.arange(3) + first}).boundary
+        turns.inserting(None)
+        turns.ended(turn, at, is_over=True)
+    turns.sessions.end("one")
+    turns.sessions.end("two")
+    assert counters.tenant_hints == {1: {("retain", "vain"): 1}, 0: {("retain", "vain"): 1}}
+
+
 def test_metrics_tell_of_sessions_and_tenants() -> None:
     keys = RequestKeys(is_bigram=False, adapters={}, tenants=TENANTS)
     tree = UnifiedTree([Component(name="full", coverage=Path())], 1, page_counts={"full": 100}, tenants=keys.tenants)
-    misses = RequestMisses(tree, keys, CacheCounters())
+    counters = CacheCounters(tenant_hints={1: {("retain", "used"): 2}})
+    misses = RequestMisses(tree, keys, counters)
     for salt, tokens in (("acme", [1, 2, 3]), ("globex", [1]), ("else", [1, 2])):
         key = keys.key(array("q", tokens), len(tokens), None, salt)
         misses.tenants.admitted(key.namespace, len(tokens), 0)
@@ -222,6 +260,7 @@ def test_metrics_tell_of_sessions_and_tenants() -> None:
     assert values['unified_tree_sessions{tp_rank="0"}'] == 7
     assert values['unified_tree_hints_total{outcome="used",tp_rank="0",verb="retain"}'] == 3
     assert values['unified_tree_tenant_requests_total{group="gold",tp_rank="0"}'] == 2
+    assert values['unified_tree_tenant_hints_total{group="gold",outcome="used",tp_rank="0",verb="retain"}'] == 2
     room = 'group="gold",room="the device pool of full",'
     assert values[f'unified_tree_tenant_units{{{room}state="used",tp_rank="0"}}'] == 4
     assert values[f'unified_tree_tenant_units{{{room}state="share",tp_rank="0"}}'] == 50

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from unified_tree import TenantGroup, Tenants
 from unified_tree.components import composition_for
 from unified_tree.controllers.workbench.runs.budget_split import split_for_server
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
@@ -115,6 +116,22 @@ def test_keys_are_packed_only_where_blocks_and_pages_are_whole_groups(page_size:
     plan = Plan(workload=prompts, composition=composition, device_bytes=1 << 30, settings=settings)
     spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=split_for_server(composition, 1 << 30, settings))
     assert not RowPlan.of(plan, spec).packs
+
+
+@pytest.mark.parametrize(("is_one", "packs"), [(True, False), (False, True)])
+def test_keys_of_namespaces_that_share_are_not_packed(is_one: bool, packs: bool) -> None:
+    """Their ids have marks."""
+    composition, settings = composition_for("qwen3-32b", page_size=16), ServerSettings()
+    plan = Plan(
+        workload=workload(3, 16),
+        composition=composition,
+        device_bytes=8 << 30,
+        settings=settings,
+        tenants=Tenants(groups=(TenantGroup(name="both", namespaces=("a", "b"), one_namespace=is_one),)),
+    )
+    spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=split_for_server(composition, 8 << 30, settings))
+    assert RowPlan.of(plan, spec).packs == packs
+    assert run_row(plan, spec).hit_tokens
 
 
 def test_every_eighth_token_is_the_id_of_a_packed_key() -> None:

@@ -78,6 +78,29 @@ def test_replay_prints_the_hits_of_each_tenant(tmp_path: Path) -> None:
     assert float(hits["quiet"][1]) > 90
 
 
+def sessions_trace(path: Path, name: str, turns: int) -> Path:
+    """A session of so many turns, each behind all those before."""
+    file = path / name
+    lines = [{"t": 5.0 * i, "in": 64 * (i + 1) + 3, "out": 8, "hash_runs": [1, i + 1]} for i in range(turns)]
+    file.write_text(json.dumps({"block_size": 64, "hash_id_scope": "local", "requests": lines}))
+    return file
+
+
+def test_replay_prints_how_the_hints_of_each_tenant_ended(tmp_path: Path) -> None:
+    """Each turn but a session's last retains it for the next one, which uses it."""
+    traces = [sessions_trace(tmp_path, "one.jsonl", 4), "--tenant", f"quiet={sessions_trace(tmp_path, 'two.jsonl', 7)}"]
+    said = invoke("replay", *traces, "--sessions", "--device-gib", 1, "--policy", "lru", "--no-advice")
+    assert said.exit_code == 0, said.output
+    totals, by_tenant = (each.split("\n\n")[0].splitlines() for each in said.output.split("How hints ended")[1:])
+    assert [line.split() for line in totals if line.startswith("lru")] == [["lru", "retain", "9", "0", "0", "0", "0"]]
+    assert [line.split() for line in by_tenant if line.startswith("lru")] == [
+        ["lru", "(no", "group)", "retain", "3", "0", "0", "0", "0"],
+        ["lru", "quiet", "retain", "6", "0", "0", "0", "0"],
+    ]
+    alone = invoke("replay", traces[0], "--sessions", "--device-gib", 1, "--policy", "lru", "--no-advice")
+    assert "How hints ended" in alone.output and "by tenant" not in alone.output
+
+
 def hits_by_tenant(output: str) -> dict[str, list[str]]:
     """The lines of the table: prompt tokens, and the hits of each row in percent."""
     table = output.split("Hits by tenant")[1].split("\n\n", maxsplit=1)[0].splitlines()[2:]
