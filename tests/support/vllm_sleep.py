@@ -115,6 +115,7 @@ def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict
 
 
 def loads_end(engine: Engine) -> None:
-    """vLLM cannot sleep before."""
-    while any(request.status.name == "WAITING_FOR_REMOTE_KVS" for request in engine.core.scheduler.requests.values()):
+    """vLLM cannot sleep before, those of aborted requests included."""
+    requests = engine.core.scheduler.requests
+    while any(each.status.name == "WAITING_FOR_REMOTE_KVS" or each.is_finished() for each in requests.values()):
         engine.step()

@@ -117,6 +117,7 @@ def save_llava(path: Path) -> None:
     """The Llama with two layers that see, and what prepares its images by PIL alone."""
     import torch
     import transformers
+    from safetensors.torch import load_file, save_file
     from transformers import CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
     from transformers import LlavaForConditionalGeneration as Llava
 
@@ -130,6 +131,9 @@ def save_llava(path: Path) -> None:
         vision_config=sight, text_config=text, image_token_index=IMAGE_TOKEN, image_seq_length=16, vision_feature_layer=-1
     )
     Llava(config).save_pretrained(path)
+    weights = load_file(path / "model.safetensors")
+    named = {name.replace("vision_tower.", "vision_tower.vision_model."): each for name, each in weights.items()}
+    save_file(named, path / "model.safetensors", {"format": "pt"})  # by the names of published ones, which vLLM asks for
     images = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
     processor: Any = transformers.LlavaProcessor
     processor(

@@ -3,10 +3,14 @@
 An image reaches the key by vLLM's hash of it. transformers reads images by PIL, so that this needs no torchvision.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -47,8 +51,23 @@ class SeeingEngine(Engine):
         return request
 
 
+def without_torchvision() -> None:
+    """vLLM's LLaVA imports transformers' Pixtral, whose images need torchvision. LLaVA's do not."""
+    from vllm import ModelRegistry
+
+    name = "transformers.models.pixtral.image_processing_pixtral"
+    sys.modules[name] = mock.MagicMock(__spec__=None)
+    try:
+        from vllm.model_executor.models.llava import LlavaForConditionalGeneration as Llava
+    finally:
+        del sys.modules[name]
+    ModelRegistry.register_model("LlavaForConditionalGeneration", Llava)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeeingEngine]:
+    if importlib.util.find_spec("torchvision") is None:
+        without_torchvision()
     path = tmp_path_factory.mktemp("llava")
     tiny_models.save_llava(path)
     made = SeeingEngine("llama", path, settings=SETTINGS, skip_tokenizer_init=False, limit_mm_per_prompt={"image": 1})

@@ -88,7 +88,9 @@ class Faults:
 
 
 class Mix:
-    """The draws of a mix, the same for every cache, and the conversations that go on, also after a restart."""
+    """The draws of a mix, the same for every cache, and what they begin with, also after a restart: two heads, and what was
+    said last.
+    """
 
     def __init__(self, page: int) -> None:
         self.pick = random.Random(7)
@@ -157,7 +159,7 @@ def serve(engine: Engine, memory: SleepyMemory, mix: Mix, faults: Faults, versio
                     asked[other][2].add(current)
         if pick.random() < 0.3 or len(open_names) > 5:
             finish(engine)
-            past[:] = [*past[-4:], tokens + engine.outputs.get(name, [])]
+            past[2:] = [*past[2:][-4:], tokens + engine.outputs.get(name, [])]
             open_names.clear()
             if pick.random() < 0.5:
                 engine.forget()
