@@ -54,11 +54,12 @@ class Engine:
         self.model = model
         self.page = BLOCK_TOKENS[model]
         self.llm = LLM(
-            str(path), skip_tokenizer_init=True, dtype=tiny_models.DTYPES[model], block_size=self.page,
+            str(path), dtype=tiny_models.DTYPES[model], block_size=self.page,
             max_model_len=8 * self.page + 64,
             max_num_batched_tokens=STEP_TOKENS[model], num_gpu_blocks_override=blocks, enable_prefix_caching=True,
             enforce_eager=True, max_num_seqs=4, disable_log_stats=False,
-            kv_transfer_config=connector and {**connector, "kv_connector_extra_config": settings}, **more,
+            kv_transfer_config=connector and {**connector, "kv_connector_extra_config": settings},
+            **{"skip_tokenizer_init": True, **more},
         )  # fmt: skip
         self.core = self.llm.llm_engine.engine_core.engine_core
         self._counted: Counter[str] = Counter()

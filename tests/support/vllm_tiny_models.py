@@ -9,6 +9,8 @@ from typing import Any
 VOCABULARY = 512
 WINDOW_TOKENS = 34
 """One more than a block and the query, so that a window read one token short misses a whole block."""
+IMAGE_TOKEN = 3
+"""Of the prompts of LLaVA; there it stands for an image."""
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
@@ -111,15 +113,49 @@ def save_eagle(path: Path) -> None:
     save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
 
 
+def save_llava(path: Path) -> None:
+    """The Llama with two layers that see, and what prepares its images by PIL alone."""
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+    from transformers import CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
+
+    torch.manual_seed(7)
+    text = LlamaConfig(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=2)
+    sight = CLIPVisionConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7,
+        initializer_range=0.5,
+    )  # fmt: skip
+    config = LlavaConfig(
+        vision_config=sight, text_config=text, image_token_index=IMAGE_TOKEN, image_seq_length=16, vision_feature_layer=-1
+    )
+    Llava(config).save_pretrained(path)
+    weights = load_file(path / "model.safetensors")
+    named = {name.replace("vision_tower.", "vision_tower.vision_model."): each for name, each in weights.items()}
+    save_file(named, path / "model.safetensors", {"format": "pt"})  # by the names of published ones, which vLLM asks for
+    images = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    processor: Any = transformers.LlavaProcessor
+    processor(
+        images, _tokenizer({IMAGE_TOKEN: "<image>"}, extra_special_tokens={"image_token": "<image>"}), patch_size=7,
+        vision_feature_select_strategy="default", image_token="<image>", num_additional_image_tokens=1,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def save_tokenizer(path: Path) -> None:
     """One word a token, for a server."""
+    _tokenizer({}).save_pretrained(path)
+
+
+def _tokenizer(special: dict[int, str], **more: Any) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w0"))
+    names = {special.get(number, f"w{number}"): number for number in range(VOCABULARY)}
+    words = Tokenizer(models.WordLevel(names, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer: Any = PreTrainedTokenizerFast
-    tokenizer(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(path)
+    return tokenizer(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0", **more)
 
 
 MODELS = {"llama": save_llama, "gemma3": save_gemma3, "qwen3_next": save_qwen3_next}

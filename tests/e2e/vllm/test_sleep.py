@@ -1,28 +1,23 @@
 """Sleep and wake of a real vLLM 0.33, and loads that its scheduler defers.
 
-Run as test_served_models.py. vLLM has no sleep mode on CPU. So its `Worker` puts itself to sleep as on a GPU, over a stand-in
-for the allocator: what sleeps has garbage in its memory, at the same addresses.
+Run as test_served_models.py. The allocator is a stand-in, see `vllm_sleep`.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-import ctypes
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 import vllm_tiny_models as tiny_models
 from vllm_served_mix import Engine
+from vllm_sleep import SleepyMemory, loads_end, nothing_leaks, sleep, sleepy_memory
 
-from unified_tree import Tier
-from unified_tree.controllers.adapters.vllm import weight_memory
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 
 vllm = pytest.importorskip("vllm", reason="the engine's python runs these")
@@ -31,77 +26,12 @@ if not hasattr(
 ):
     pytest.skip("this vLLM tells no connector that it sleeps", allow_module_level=True)
 SLEEPS = 200
-GARBAGE = 9.0
-
-
-def memory_on_host(pointer: int, size_bytes: int, _: int) -> torch.Tensor:
-    """Stands for the calls that `weight_memory` makes of a GPU."""
-    return torch.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=torch.int32)
-
-
-class SleepyMemory:
-    """Stands in for vLLM's allocator, and for the backend of its sleep mode over it."""
-
-    def __init__(self) -> None:
-        self.runner: Any = None
-        self.saved: dict[str, torch.Tensor] = {}
-        self.asleep: set[str] = set()
-
-    @property
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the model, by name; without those that vLLM has packed for a CPU, which stay awake."""
-        named = self.runner.get_model().named_parameters()
-        return {name: parameter.data for name, parameter in named if parameter.nbytes}
-
-    @property
-    def pointer_to_data(self) -> dict[int, Any]:
-        """The allocator's."""
-        found = self.weights.values() if self.runner is not None else ()
-        return {each.data_ptr(): SimpleNamespace(tag="weights", handle=(0, each.nbytes, each.data_ptr(), 0)) for each in found}
-
-    def suspend(self, level: int = 1) -> None:
-        """The backend's."""
-        self.saved = {name: each.clone() for name, each in self.weights.items()} if level == 1 else {}
-        self.asleep = {"weights", "kv_cache"}
-        for each in [*self.weights.values(), *kv_caches(self.runner)]:
-            each.fill_(GARBAGE)
-
-    def resume(self, tags: list[str] | None = None) -> None:
-        """The backend's."""
-        woken = self.asleep & set(tags or self.asleep)
-        if "weights" in woken:
-            for name, each in self.saved.items():
-                self.weights[name].copy_(each)
-        self.asleep -= woken
-
-
-def kv_caches(runner: Any) -> list[torch.Tensor]:
-    """vLLM's cache, layer by layer."""
-    return [each for entry in runner.kv_caches for each in (entry if isinstance(entry, list | tuple) else [entry])]
 
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[SleepyMemory]:
-    """vLLM with a sleep mode on a CPU."""
-    from vllm.platforms import current_platform
-    from vllm.v1.worker.cpu_worker import CPUWorker
-    from vllm.v1.worker.gpu_worker import Worker
-
-    from unified_tree.controllers.adapters.vllm import connector
-
-    memory = SleepyMemory()
-    with (
-        mock.patch.object(type(current_platform), "is_sleep_mode_available", return_value=True),
-        mock.patch.object(connector, "get_mem_allocator_instance", return_value=memory),
-        mock.patch.object(weight_memory, "_words", memory_on_host),
-        mock.patch.object(CPUWorker, "sleep", Worker.sleep),
-        mock.patch.object(CPUWorker, "wake_up", Worker.wake_up),
-        mock.patch.object(CPUWorker, "sleep_mode_backend", memory),
-        mock.patch.object(Worker, "synchronize_device"),
-        mock.patch.object(torch.accelerator, "synchronize"),
-        mock.patch.object(torch.accelerator, "get_memory_info", return_value=(1, 1)),
-    ):
-        yield memory
+    with sleepy_memory() as found:
+        yield found
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
@@ -117,32 +47,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     engine.run()  # so that the connector has the digest of weights that it could not see at the start
     yield engine
     engine.core.shutdown()
-
-
-def nothing_leaks(engine: Engine) -> None:
-    """The tree is sound, nothing is in flight, and no page is lost or locked."""
-    side = engine.side
-    assert side.index.tree.check() == []
-    assert side.open_jobs == 0
-    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
-    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
-    assert not any(pool.protected_pages for pool in pools.values())
-
-
-def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict[str, torch.Tensor] | None = None) -> None:
-    """Sleep and wake up, with other weights if any are given. What runs goes on."""
-    engine.llm.llm_engine.engine_core.sleep(level, "keep")
-    assert all(bool((each == GARBAGE).all()) for each in kv_caches(memory.runner))
-    engine.llm.wake_up(tags=["weights"])
-    for name, each in (weights or {}).items():
-        memory.weights[name].copy_(each)
-    engine.llm.wake_up(tags=["kv_cache"])
-
-
-def loads_end(engine: Engine) -> None:
-    """vLLM cannot sleep before."""
-    while any(request.status.name == "WAITING_FOR_REMOTE_KVS" for request in engine.core.scheduler.requests.values()):
-        engine.step()
 
 
 def test_a_prompt_hits_after_a_sleep_as_before(engine: Engine, memory: SleepyMemory) -> None:
