@@ -24,6 +24,7 @@ class Served:
 
     Attributes:
         root: turns of other roots have no block in common with it.
+        agent: whose turn it is.
     """
 
     begin_s: float

@@ -126,7 +126,7 @@ class Hints(HeldHints):
         # Its load lands first: if it were cancelled, its pages would be neither free nor evictable for `relieve`.
 
     def close(self) -> None:
-        """See `HeldHints`. What was loading is given up."""
+        """End all hints, give up what they load, and refuse those that come. Idempotent."""
         for hint in list(self._loading):
             self._finish(hint)
         super().close()

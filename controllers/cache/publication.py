@@ -126,10 +126,11 @@ def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     if without == ():
         return ()
     names = tuple(items(without, "without", LeaseError))
+    known = layout.optional_paths | layout.optional_windows
     for name in names:
-        if not isinstance(name, str) or name not in layout.optional_paths | layout.optional_windows:
-            known = ", ".join(sorted(layout.optional_paths | layout.optional_windows)) or "none"
-            raise LeaseError(f"without: {name!r} is no optional path or window with pages of its own; there are {known}")
+        if not isinstance(name, str) or name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise LeaseError(f"without: {name!r} is no optional path or window with pages of its own; there are {there}")
     return names
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import vllm_tiny_models as tiny_models
 
+from unified_tree import Tier
+
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # so that a test can look into the scheduler and the worker
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
@@ -159,3 +161,22 @@ def mix(
             open_names.clear()
     engine.run()
     return [(tokens, salt, engine.outputs[name]) for name, (tokens, salt) in asked.items()]
+
+
+def host_and_files(directory: Path) -> dict[str, Any]:
+    """The connector's settings for a small host tier with a file store behind it, which waits for all that is stored."""
+    store = {
+        "engine": "file", "directory": str(directory), "capacity_bytes": 1 << 30,
+        "prefetch": {"mode": "wait_complete", "min_tokens": 1, "max_host_share": 1.0},
+    }  # fmt: skip
+    return {"host_gib": 0.05, "boundary_tokens": 64, "verify": True, "store": store}
+
+
+def nothing_leaks(engine: Engine) -> None:
+    """The tree is sound, nothing is in flight, and no page is lost or locked."""
+    side = engine.side
+    assert side.index.tree.check() == []
+    assert side.open_jobs == 0
+    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
+    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
+    assert not any(pool.protected_pages for pool in pools.values())

@@ -13,15 +13,22 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pytest
 import torch
 
-from unified_tree import Tier
 from unified_tree.controllers.adapters.vllm import weight_memory
 
 if TYPE_CHECKING:
     from vllm_served_mix import Engine
 
 GARBAGE = 9.0
+
+
+def skip_without_sleep() -> None:
+    """Skip the tests of a module where vLLM is older than 0.33."""
+    base = pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.base", reason="the engine's python runs these")
+    if not hasattr(base.KVConnectorBase_V1, "restore_kv_caches"):
+        pytest.skip("this vLLM tells no connector that it sleeps", allow_module_level=True)
 
 
 def memory_on_host(pointer: int, size_bytes: int, _: int) -> torch.Tensor:
@@ -94,18 +101,8 @@ def sleepy_memory() -> Iterator[SleepyMemory]:
         yield memory
 
 
-def nothing_leaks(engine: Engine) -> None:
-    """The tree is sound, nothing is in flight, and no page is lost or locked."""
-    side = engine.side
-    assert side.index.tree.check() == []
-    assert side.open_jobs == 0
-    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
-    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
-    assert not any(pool.protected_pages for pool in pools.values())
-
-
 def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict[str, torch.Tensor] | None = None) -> None:
-    """Sleep and wake up, with other weights if any are given. What runs goes on."""
+    """Sleep and wake up, with other weights if any are given; requests go on afterwards."""
     engine.llm.llm_engine.engine_core.sleep(level, "keep")
     assert all(bool((each == GARBAGE).all()) for each in kv_caches(memory.runner))
     engine.llm.wake_up(tags=["weights"])

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import torch
+
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import STATE
 from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, engine_tensors, last_layer
@@ -205,6 +207,11 @@ class TierBuilder:
             options=store.options_for(self._shard),
             prefetch=store.prefetch_policy(prefetch_mode),
         )
+
+
+def is_in_host_memory(allocator: Any) -> bool:
+    """Whether SGLang keeps its slot numbers where they can be read without waiting."""
+    return torch.device(allocator.device).type == "cpu"
 
 
 def copy_lanes(context: Any, tensors: Mapping[str, EngineTensors], settings: Settings) -> Mapping[EffectKind, Lane] | None:

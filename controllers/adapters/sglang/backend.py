@@ -35,7 +35,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers.adapters.sglang.arrived_windows import free_unwritten
-from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
+from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, is_in_host_memory
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
 from unified_tree.controllers.adapters.sglang.fixed_answers import FixedAnswers
@@ -181,7 +181,7 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
             self.page_size,
             window_tokens=self.sliding_window_size,
             state_allocator=pool.mamba_allocator if self._has_states else None,
-            in_host_memory=torch.device(self.token_to_kv_pool_allocator.device).type == "cpu",
+            in_host_memory=is_in_host_memory(self.token_to_kv_pool_allocator),
         )
         self.tree = self._new_tree(self._pools)
         self.observation.begin(self.tree)

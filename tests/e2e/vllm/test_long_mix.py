@@ -20,26 +20,22 @@ from unittest import mock
 import pytest
 import torch
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import BLOCK_TOKENS, CONNECTOR, Engine
-from vllm_sleep import SleepyMemory, loads_end, nothing_leaks, sleep, sleepy_memory
+from vllm_served_mix import BLOCK_TOKENS, CONNECTOR, Engine, host_and_files, nothing_leaks
+from vllm_sleep import SleepyMemory, loads_end, skip_without_sleep, sleep, sleepy_memory
 
 from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.storage import Outcome
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.terms.errors import StorageError
 
-pytest.importorskip("vllm", reason="the engine's python runs these")
-if not hasattr(
-    pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1, "restore_kv_caches"
-):
-    pytest.skip("this vLLM tells no connector that it sleeps", allow_module_level=True)
+skip_without_sleep()
 MODELS = os.environ.get("MODELS", "llama,gemma3").split(",")
 REQUESTS = int(os.environ.get("REQUESTS", "60"))
 SLEEPS = int(os.environ.get("SLEEPS", "8"))
 LIVES = int(os.environ.get("LIVES", "2"))
 HOST_PAGES = 40
 SHIFTS = (0.0, 0.01, 0.02)
-"""What the versions of the weights add to the model's."""
+"""Each version of the weights is the model's plus one of these."""
 
 Asked = dict[str, tuple[tuple[int, ...], int, set[int]]]
 """A request's prompt, how many tokens it is to have, and the versions of the weights that it saw."""
@@ -106,15 +102,10 @@ def versions_of(memory: SleepyMemory) -> list[dict[str, torch.Tensor]]:
 @contextmanager
 def life(model: str, path: Path, directory: Path | None, memory: SleepyMemory) -> Iterator[Engine]:
     """An engine with a small host tier and a file store, that can sleep; with vLLM's own cache alone if it has no directory."""
-    store = {
-        "engine": "file", "directory": str(directory), "capacity_bytes": 1 << 30,
-        "prefetch": {"mode": "wait_complete", "min_tokens": 1, "max_host_share": 1.0},
-    }  # fmt: skip
-    settings = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True, "store": store}
     small = mock.patch.object(PageAllocator, "free_pages", property(lambda pool: HOST_PAGES - pool.used_pages))
     memory.runner = None
     with small:
-        connector = CONNECTOR if directory is not None else None
+        settings, connector = ({}, None) if directory is None else (host_and_files(directory), CONNECTOR)
         engine = Engine(model, path, settings=settings, connector=connector, enable_sleep_mode=True)
         try:
             memory.runner = engine.core.model_executor.driver_worker.worker.model_runner

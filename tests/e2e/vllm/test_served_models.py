@@ -21,7 +21,7 @@ import pytest
 import torch
 import vllm_tiny_models as tiny_models
 from vllm_page_witness import PageWitness, differing
-from vllm_served_mix import Engine, mix
+from vllm_served_mix import Engine, mix, nothing_leaks
 
 from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PageAllocator
@@ -49,12 +49,7 @@ def sound(engine: Engine) -> Iterator[None]:
     engine.forget(host=True)
     engine.counters()
     yield
-    side = engine.side
-    assert side.index.tree.check() == []
-    assert side.open_jobs == 0
-    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
-    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
-    assert not any(pool.protected_pages for pool in pools.values())
+    nothing_leaks(engine)
 
 
 def wrong_outputs(engine: Engine, seed: int, count: int) -> tuple[int, dict[str, int]]:

@@ -15,16 +15,13 @@ from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine
-from vllm_sleep import SleepyMemory, loads_end, nothing_leaks, sleep, sleepy_memory
+from vllm_served_mix import Engine, nothing_leaks
+from vllm_sleep import SleepyMemory, loads_end, skip_without_sleep, sleep, sleepy_memory
 
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 
 vllm = pytest.importorskip("vllm", reason="the engine's python runs these")
-if not hasattr(
-    pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1, "restore_kv_caches"
-):
-    pytest.skip("this vLLM tells no connector that it sleeps", allow_module_level=True)
+skip_without_sleep()
 SLEEPS = 200
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine, mix
+from vllm_served_mix import Engine, host_and_files, mix
 from vllm_stage_room import OPTIONS
 
 from unified_tree.controllers import PageAllocator
@@ -45,14 +45,9 @@ def common_layouts() -> Iterator[None]:
 @contextmanager
 def life(model: str, path: Path, directory: Path) -> Iterator[Engine]:
     """An engine of two stages with a small host tier and a file store."""
-    store = {
-        "engine": "file", "directory": str(directory), "capacity_bytes": 1 << 30,
-        "prefetch": {"mode": "wait_complete", "min_tokens": 1, "max_host_share": 1.0},
-    }  # fmt: skip
-    settings = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True, "store": store}
     small = mock.patch.object(PageAllocator, "free_pages", property(lambda pool: HOST_PAGES - pool.used_pages))
     with small, common_layouts(), mock.patch.dict(os.environ, VLLM_CPU_OMP_THREADS_BIND="nobind"):
-        engine = Engine(model, path, settings=settings, **OPTIONS)
+        engine = Engine(model, path, settings=host_and_files(directory), **OPTIONS)
         try:
             assert engine.llm.collective_rpc("make_room") == [False, True]
             yield engine

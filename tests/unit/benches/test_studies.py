@@ -26,6 +26,8 @@ from benches.studies import foreseen, memory, sampling, splits
 from benches.studies.foreseen_orders import Order, hit_by_order, hit_by_tree, hit_tokens, most_possible
 from benches.studies.foreseen_uses import UNIT_TOKENS, Prompt, foreseen_chances, learned_chances, uses_of, worth
 from benches.studies.memory import PARTS, fewest_parts
+from benches.studies.session_ceiling import Served as Turn
+from benches.studies.sessions import fitting
 from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.sizing.sample import subtrees
@@ -242,3 +244,15 @@ def test_the_table_of_engines_bytes_says_what_is_read_now() -> None:
     page = (Path(__file__).parents[3] / "docs/lab/engine_bytes.md").read_text()
     for name in FAMILIES:
         assert f"| {name} | {told(read(name, file_of(name)))} |" in page, name
+
+
+def test_the_contexts_of_open_agents_fit_in_as_much_as_is_said() -> None:
+    """Two agents of a root with a block in common, of which the first goes on after the second has ended."""
+    turns = [
+        Turn(begin, begin + 1.0, 0, np.array(blocks), agent)
+        for begin, agent, blocks in [(0.0, 0, [1, 2]), (2.0, 1, [1, 9]), (5.0, 0, [1, 2, 3])]
+    ]
+    assert fitting(turns, 0) == 3 + 1
+    assert fitting(turns, 10) == 3 + 1 + 10 * (2 + 1)
+    apart = [*turns, Turn(5.0, 6.0, 1, np.array([1, 2]), 2)]
+    assert fitting(apart, 0) == 3 + 2 + 2
