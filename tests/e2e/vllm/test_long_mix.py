@@ -123,6 +123,9 @@ def serve(engine: Engine, memory: SleepyMemory, mix: Mix, faults: Faults, versio
     asked: Asked = {}
     current, naps = 0, set(pick.sample(range(count), SLEEPS // LIVES))
     open_names: list[str] = []
+    for head in past[:2]:  # which an engine before this one has stored
+        asked[engine.add(head, output_tokens=1)] = (tuple(head), 1, {current})
+    finish(engine)
     for number in range(count):
         head = pick.choice(past)
         tail = [pick.randrange(3, tiny_models.VOCABULARY) for _ in range(pick.randrange(1, page))]
