@@ -239,7 +239,7 @@ class CacheMachine(RuleBasedStateMachine):
     def grow(self, request: Request, target: int, rng: Random) -> None:
         """Find pages for a run. A request gives up the optional kinds that have none; only required ones refuse it."""
         layout = self.cache.layout
-        optional = sorted(layout.optional_paths | layout.optional_windows)
+        optional = list(layout.can_give_up)
         given_up = [name for name in optional if rng.random() < 0.03]
         while True:
             before = self.snapshot()

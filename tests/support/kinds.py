@@ -41,7 +41,7 @@ SETS: dict[str, list[Component]] = {
         swa(3, rebuild_tokens=6),
         swa(4, required=False, name="draft"),
         Component(name="carry", coverage=Trailing(2), required=False, shares="swa"),
-        Component(name="mamba", coverage=Point(), required=False),
+        Component(name="mamba", coverage=Point(), required=False, save_grid_tokens=4),
     ],
     "draft": [FULL, DRAFT],
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
