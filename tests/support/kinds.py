@@ -43,6 +43,13 @@ SETS: dict[str, list[Component]] = {
         Component(name="carry", coverage=Trailing(2), required=False, shares="swa"),
         Component(name="mamba", coverage=Point(), required=False, save_grid_tokens=4),
     ],
+    "drafts of their own": [
+        FULL,
+        swa(3),
+        OWN_DRAFT,
+        swa(2, required=False, name="draft_swa"),
+        Component(name="mamba", coverage=Point(), required=False, save_grid_tokens=4),
+    ],
     "draft": [FULL, DRAFT],
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
     "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, rebuild_tokens=4)],
