@@ -39,7 +39,8 @@ class SharedTierPages(TierPages):
         self.shared = shared
         self.blocks = Blocks(shared.budget)
         self._page_blocks = dict(shared.budget.page_blocks)
-        self._optional = [component.name for component in tree.components if not component.required]
+        is_device = tier is Tier.DEVICE
+        self._optional = [component.name for component in tree.components if is_device and not component.required]
         self._cuts = {name: least_cut(shared.budget.page_count(name), tree.page_size) for name in self._page_blocks}
         self.allocators: dict[str, PageAllocator] = {name: BlockAllocator(name, self.blocks) for name in self.allocators}
 
@@ -89,8 +90,8 @@ class SharedTierPages(TierPages):
 
     def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:
         """The pools for whose pages blocks are lacking: all that were named, or none. Raises OutOfPagesError if eviction could
-        not help: it names an optional component if there are blocks for the required ones. Changes nothing. For `pinned` see
-        TierPages.check. Cost: O(components).
+        not help; on device it names an optional component if there are blocks for the required ones. Changes nothing. For
+        `pinned` see TierPages.check. Cost: O(components).
         """
         missing = self._blocks_of(needs) - self.blocks.free
         if missing <= 0:
