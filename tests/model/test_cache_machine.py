@@ -151,13 +151,15 @@ class CacheMachine(RuleBasedStateMachine):
                 reserve_tokens=Random(~seed).choice([0, 0, len(tokens), len(tokens) + 3]),
             )
         except OutOfPagesError as error:
-            assert error.component not in self.cache.layout.can_give_up
-            assert self.is_as(before)
+            refused = error
         else:
             assert set(request.lease.given_up) <= set(self.cache.layout.can_give_up)
             self.texts.append(tokens)
             if rng.random() < 0.1 and not self.abandoned:
                 self.abandoned.append(self.runner.requests[-1])
+            return
+        assert refused.component not in self.cache.layout.can_give_up
+        assert self.is_as(before)
 
     @precondition(lambda self: len(self.runner.requests) < 6)
     @rule(seed=SEEDS)
