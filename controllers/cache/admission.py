@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
-from unified_tree.controllers.cache.lease_state import Ask, LeaseState
+from unified_tree.controllers.cache.lease_state import RAN_WITHOUT, Ask, LeaseState
 from unified_tree.lookup.matching import match, path_boundary, use, window_gap
 from unified_tree.misses import causes
 from unified_tree.terms.errors import OutOfPagesError, TransferError
@@ -48,6 +48,7 @@ class Plan:
         compute_from: the first token that it computes.
         rebuilds: whether it runs tokens before the boundary again.
         loads: whether it loads back what is on host; `loaded`: only these components, None for all.
+        without: the optional components without which it runs.
         needs: device pages by component that it takes at once.
         counts: AT_MATCH, BEFORE or AFTER.
     """
@@ -64,6 +65,7 @@ class Plan:
         "rebuilds",
         "unloaded",
         "wanted",
+        "without",
     )
 
     def __init__(
@@ -83,6 +85,7 @@ class Plan:
         self.rebuilds = False
         self.loads = False
         self.loaded: list[str] | None = None
+        self.without: tuple[str, ...] = ()
         self.needs = NOTHING
         self.counts = AT_MATCH
 
@@ -94,6 +97,8 @@ class Admission:
     free or evictable behind its locks before anything is locked, and it counts as a use of what it resumes from when it has all
     that it asked for. One that takes no page but a free one for its state cannot be refused, and counts before it locks, which
     is cheaper.
+
+    Optional components refuse nothing: a request that finds no pages of theirs is admitted without them.
 
     Args:
         owner: the cache, which releases them.
@@ -167,6 +172,8 @@ class Admission:
         """
         parts, key = self._resources, ask.key
         layout, point = parts.layout, parts.layout.point
+        if point in layout.can_give_up:
+            point = None
         if point is not None:
             parts.device.check({point: 1})
         is_sure = parts.controller is None and not ask.reserve_tokens
@@ -185,8 +192,10 @@ class Admission:
             plan.loads = self._has_room_to_load(found.reachable, plan.needs, None)
             if not plan.loads and layout.gating is not None:
                 plan.loaded = layout.gating
+                self._do_without(plan)
                 plan.loads = self._has_room_to_load(found.reachable, plan.needs, plan.loaded)
             if not plan.loads:
+                plan.without = ()
                 plan.unloaded, plan.dropped = NO_ROOM, NO_ROOM_TO_LOAD
         plan.counts = AT_MATCH if is_sure else AFTER if plan.loads else BEFORE
         if not (is_sure or plan.loads) and (point is not None or ask.reserve_tokens):
@@ -194,10 +203,19 @@ class Admission:
             plan.needs = self._needs(ask, plan.boundary.length, run_from)
             are_free = parts.device.are_free(plan.needs)
             if not are_free:
-                parts.device.check(plan.needs, parts.locks.pages_to_pin(plan.boundary, plan.wanted))
+                pinned = parts.locks.pages_to_pin(plan.boundary, plan.wanted)
+                if layout.can_give_up and not parts.device.has_room(plan.needs, pinned):
+                    self._do_without(plan)
+                parts.device.check(plan.needs, pinned)
             if not are_free or ask.reserve_tokens:  # there may be no memory for the tables of so many
                 plan.counts = AFTER
         return plan
+
+    def _do_without(self, plan: Plan) -> None:
+        """Give up the optional components of which it would take pages at once. All of them: a draft is of no use in parts."""
+        can_give_up = self._resources.layout.can_give_up
+        plan.without = tuple([name for name in can_give_up if name in plan.needs])
+        plan.needs = {name: count for name, count in plan.needs.items() if name not in can_give_up}
 
     def _take(self, ask: Ask, plan: Plan) -> Lease:
         """Lock and allocate as planned. If this raises, all that was taken is given back."""
@@ -218,7 +236,7 @@ class Admission:
             self._leases.add(lease, taken)
             if plan.counts == BEFORE:
                 use(parts.state, found, plan.boundary)
-            taken.begin(plan.wanted, rebuilds=plan.rebuilds)
+            taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
             points = self._plan_saves(ask, plan, taken)
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
@@ -228,6 +246,8 @@ class Admission:
             if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)
             self._count_unsaved(taken, points)
+            if parts.layout.can_give_up and taken.given_up:
+                parts.counters.count_drop(RAN_WITHOUT)
             if plan.dropped is not None:
                 parts.counters.count_drop(plan.dropped)
             return lease
@@ -254,7 +274,15 @@ class Admission:
             taken.expect(has_windows=bool(plan.wanted) or not self._resources.layout.windows)
         elif ask.fills:
             taken.keep_only_for(ask.fills)
-        taken.grow_now(ask.reserve_tokens)
+        taken.give_up(plan.without)
+        try:
+            taken.grow_now(ask.reserve_tokens)
+        except OutOfPagesError:  # what could be evicted stands above what is locked
+            can_give_up = self._resources.layout.can_give_up
+            if len(taken.given_up) == len(can_give_up):
+                raise
+            taken.give_up(can_give_up)
+            taken.grow_now(ask.reserve_tokens)
 
     def _path_on_device(self, found: Match) -> tuple[Boundary, tuple[int, ...]]:
         """How far the required paths reach on device, windows and states ignored; and by index the windows, if all that are
@@ -304,13 +332,23 @@ class Admission:
         end.
 
         A repeat of the prompt computes its last token. So with states, where the prompt ends on the grid, it resumes a step of
-        the grid earlier: that is saved, too.
+        the grid earlier: that is saved, too. Beside windows, the places of an optional state come last.
         """
-        grid = self._resources.layout.save_grid_tokens
+        layout, states = self._resources.layout, lease.states
+        if states is None or not (states.is_optional and self._resources.state.layout.is_gated):
+            return self._points_on(layout.save_grid_tokens, lease, found, checkpoints, repeats=states is not None)
+        points = self._points_on(layout.save_grid_tokens, lease, found, checkpoints, repeats=False)
+        if states.running is not None and not states.is_lost:
+            of_state = self._points_on(layout.state_grid_tokens, lease, found, checkpoints, repeats=True)
+            points += [at for at in of_state if at not in points]
+        return points
+
+    def _points_on(self, grid: int, lease: LeaseState, found: Match, checkpoints: Sequence[int], *, repeats: bool) -> list[int]:
+        """The places to save on a grid; those for a repeat of the prompt are wanted or not."""
         mark = lease.tokens.mark
         wanted = [*found.save_at] if mark is None else [*found.save_at, mark.fork]  # other namespaces go on from there
         for length in sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,):
-            if length >= lease.prompt_tokens and self._resources.layout.point is not None:
+            if repeats and length >= lease.prompt_tokens:
                 wanted.append(lease.prompt_tokens - 1)
             wanted.append(length)
         rebuilds = lease.compute_from < lease.cached_tokens

@@ -85,7 +85,7 @@ class DecodeRow(Row):
     def grows_at(self) -> int:
         """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
         states, lease = self.lease.states, self.lease
-        if states is None:
+        if states is None or states.is_given_up:
             return NO_LENGTH
         if states.running is None:
             return 0
@@ -99,7 +99,8 @@ class DecodeRow(Row):
     @property
     def advances_at(self) -> int:
         """The first computed length for which `advance` has more to do than to free windows, or is refused."""
-        if self.lease.states is not None and self.lease.states.running is None:
+        states = self.lease.states
+        if states is not None and states.running is None and not states.is_given_up:
             return 0
         locks, layout, tables = self.lease.locks, self._layout, self.lease.tables
         if not locks.has_windows:

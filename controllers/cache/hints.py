@@ -74,11 +74,14 @@ class Hints(HeldHints):
         if controller is None:
             return False
         found = match(state, key, key.length, touch=False)
-        gain = found.reachable.length - found.device.length
-        if gain <= 0 or not self._cache.device.fits(self._cache.tree.transfers.load_needs(found.reachable)):
+        gain, device, components = found.reachable.length - found.device.length, self._cache.device, None
+        load_needs = self._cache.tree.transfers.load_needs
+        if gain > 0 and not device.fits(load_needs(found.reachable)):
+            components = self._cache.layout.gating
+        if gain <= 0 or not device.fits(load_needs(found.reachable, components)):
             return False
         try:
-            hint.load = controller.load(found.reachable, gain, {})
+            hint.load = controller.load(found.reachable, gain, {}, components)
         except (OutOfPagesError, StaleBoundaryError, TransferError):
             return False
         self._loading[hint] = None

@@ -127,8 +127,10 @@ class Lease:
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """The optional components that `allocate` was told to do without: it has no pages of theirs until its end."""
-        return self._state.tables.given_up
+        """The optional components without which it runs: it has no pages of theirs until its end. Their pools were full when it
+        was acquired, or `allocate` was told so; or the running state of an optional `Point` was published.
+        """
+        return self._state.given_up
 
     @property
     def misses(self) -> list[Miss]:

@@ -21,7 +21,7 @@ from unified_tree.terms.errors import LeaseError, StaleBoundaryError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -225,9 +225,9 @@ class LeaseState:
         """See Lease."""
         return self.arrives and self.computed < self.prompt_tokens
 
-    def begin(self, wanted: tuple[int, ...], *, rebuilds: bool) -> None:
+    def begin(self, wanted: tuple[int, ...], without: Collection[str], *, rebuilds: bool) -> None:
         """Lock the boundary it resumes from with the windows and states that are wanted (a load does that itself), allocate the
-        running state, and fill the page tables.
+        running state, but for one that it is to do without, and fill the page tables.
 
         Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
         """
@@ -235,7 +235,7 @@ class LeaseState:
         if not loading:
             boundary = self.published.boundary = self.locks.lock(boundary, wanted)
         if self.states is not None:
-            self.states.start()
+            self.states.start(without)
             if self.arrives:
                 source = b""
             elif loading:
@@ -342,16 +342,17 @@ class LeaseState:
 
     def require_state(self, length_tokens: int) -> None:
         """Raise LeaseError if it cannot run up to so many tokens because its running state was published."""
-        if self.states is not None and self.states.running is None and length_tokens > self.committed:
+        states = self.states
+        if states is not None and states.running is None and not states.is_given_up and length_tokens > self.committed:
             raise LeaseError(
-                f"{self} gave up its running state of {self.states.name!r} at {self.committed} tokens and cannot go on to "
+                f"{self} gave up its running state of {states.name!r} at {self.committed} tokens and cannot go on to "
                 f"{length_tokens}; acquire another to go on"
             )
 
     def lacking(self) -> list[str]:
         """The optional components whose state at `cached_tokens` the cache lacked, or some of it."""
         lacking = self.tables.lacking(self.cached_tokens)
-        if self.states is not None and self.states.is_lost:
+        if self.states is not None and (self.states.is_lost or self.states.is_given_up):
             lacking.append(self.states.name)
         return lacking
 
@@ -404,12 +405,24 @@ class LeaseState:
         if length_tokens > length:
             self._note(length_tokens, self.computed)
         if without:
-            had = self.tables.given_up
-            self.tables.give_up(without)
-            if len(had) < len(self.tables.given_up):
+            had = len(self.given_up)
+            self.give_up(without)
+            if had < len(self.given_up):
                 self._resources.counters.count_drop(RAN_WITHOUT)
         if self._row is not None:
             self._row.plan()
+
+    def give_up(self, without: Sequence[str]) -> None:
+        """Free its own pages of optional components, and have none of theirs any more."""
+        self.tables.give_up(without)
+        if self.states is not None and self.states.name in without:
+            self.states.give_up()
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """See Lease."""
+        states = self.states
+        return (*self.tables.given_up, states.name) if states is not None and states.is_given_up else self.tables.given_up
 
     def grow_states(self, length_tokens: int) -> None:
         """Find pages for the states to be saved up to a length; whatever is raised, `StatePages.restore` undoes it."""

@@ -339,7 +339,7 @@ class PublishedTokens:
     def _is_spare(self, length: int) -> bool:
         """Whether the state at a length is that of the prompt's end, and the one for a repeat is kept, too."""
         layout = self._resources.layout
-        return layout.point is not None and length == self._prompt_tokens and length - layout.save_grid_tokens in self.saved
+        return layout.point is not None and length == self._prompt_tokens and length - layout.state_grid_tokens in self.saved
 
     def _note_end(self, boundary: Boundary) -> None:
         """Only where something is saved, and the last of them, a prompt resumes later; behind a spare state hardly one does."""

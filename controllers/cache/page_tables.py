@@ -88,7 +88,7 @@ class PageTables:
             table = PageTable(prompt_pages)
             table.start(0, first_run)
             self._tables[name] = table
-            if rebuilds and name in layout.optional_windows:  # the run is long enough for those that are required only
+            if rebuilds and name in layout.can_give_up:  # the run is long enough for those that are required only
                 table.fill_end([], last)
                 table.start(last, last)
                 self.write_from[name] = boundary.length
@@ -211,7 +211,9 @@ class PageTables:
     def give_up(self, without: Sequence[str]) -> None:
         """Free the lease's own pages of optional components, and hold none of theirs any more. Idempotent."""
         for name in without:
-            table = self._tables[name]
+            table = self._tables.get(name)
+            if table is None:
+                continue  # a state
             ids = table.private()
             try:
                 self._device.free(name, ids)
@@ -318,7 +320,7 @@ class PageTables:
         pages = {}
         for name in self._layout.paths:
             table = self._tables[name]
-            if name not in self._layout.optional_paths or (
+            if name not in self._layout.can_give_up or (
                 name not in without and table.private_from >= first and not (table.slice(0, last) < 0).any()
             ):
                 pages[name] = table.slice(first, last)

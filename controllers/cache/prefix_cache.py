@@ -226,6 +226,9 @@ class PrefixCache:
                 `Lease.is_arriving`. Nothing is saved at `checkpoints`.
             session: whose turn it is; it opens with its first request, or with `open_session`. See docs/sessions.md.
 
+        Optional components refuse nothing: where they have no pages for what is taken at once (the running state, and the
+        reserved tokens), the lease is without them. `Lease.given_up` names them.
+
         Raises OutOfPagesError if there is no page for the running state or no room for the reserved tokens, InvalidKeyError for
         negative token ids, and LeaseError for other invalid arguments and after `close`. Nothing is changed then, except that
         pages may have been evicted. Cost: a match and a lock.
@@ -464,8 +467,8 @@ class PrefixCache:
         grow many leases at a time, put them into a `batch`.
 
         Args:
-            without: optional paths and windows with pages of their own (a draft, say) that the lease gives up until its end: it
-                frees its own pages of theirs, needs and has none any more, and publishes nothing of theirs from here on. See
+            without: optional components with pages of their own (a draft, say) that the lease gives up until its end: it frees
+                its own pages of theirs, needs and has none any more, and publishes nothing of theirs from here on. See
                 `Lease.given_up`.
 
         Raises OutOfPagesError if a pool has too few pages; `component` of the error names it. Raises LeaseError if
@@ -570,7 +573,7 @@ class PrefixCache:
 
         Windows are kept at the end of the whole pages. The running state is kept if `tokens` end on the save grid, and if it is
         known to be theirs: they are as many as `Lease.state_tokens`, or all that the lease has pages for. Otherwise the request
-        resumes from its last saved state; to avoid that, stop a prefill at a multiple of `layout.save_grid_tokens` before you
+        resumes from its last saved state; to avoid that, stop a prefill at a multiple of `layout.state_grid_tokens` before you
         preempt it.
 
         Args:
@@ -589,7 +592,7 @@ class PrefixCache:
         is_rebuilt = lease.rebuilt_tokens > 0 and lease.computed >= length  # else its windows may not have been written
         is_new = length >= committed and (length > lease.cached_tokens or is_rebuilt)
         is_lacking = length not in states and self.layout.point not in checked.without
-        if is_new and is_lacking and page is not None and length % self.layout.save_grid_tokens == 0 and state.ends_at(length):
+        if is_new and is_lacking and page is not None and length % self.layout.state_grid_tokens == 0 and state.ends_at(length):
             states = {**states, length: page}
         if is_new or states:
             kept = tokens if length >= committed else committed

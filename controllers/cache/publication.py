@@ -122,15 +122,14 @@ def _why_unknown(lease: LeaseState) -> str:
 
 
 def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
-    """Optional paths and windows with pages of their own, by name. Raises LeaseError for anything else."""
+    """Optional components with pages of their own, by name. Raises LeaseError for anything else."""
     if without == ():
         return ()
     names = tuple(items(without, "without", LeaseError))
-    known = layout.optional_paths | layout.optional_windows
     for name in names:
-        if not isinstance(name, str) or name not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise LeaseError(f"without: {name!r} is no optional path or window with pages of its own; there are {there}")
+        if not isinstance(name, str) or name not in layout.can_give_up:
+            there = ", ".join(sorted(layout.can_give_up)) or "none"
+            raise LeaseError(f"without: {name!r} is no optional component with pages of its own; there are {there}")
     return names
 
 

@@ -24,14 +24,13 @@ class CacheLayout:
         kinds: the components, as the tree groups them.
 
     Attributes:
-        page_size, components, save_grid_tokens: of the components.
-        paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
-        windows: names and `Suffix` of the windows with pages of their own; `optional_windows` the names of
-            those that may be missing.
+        page_size, components, save_grid_tokens, state_grid_tokens: of the components.
+        paths: names of the `Path` components with pages of their own.
+        windows: names and `Suffix` of the windows with pages of their own.
         point: name of the `Point` component with pages of its own; None without one.
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
         sharers: components in the pages of another.
-        optional: components that a boundary does not need.
+        optional: components that a boundary does not need; `can_give_up` the names of those with pages of their own.
         gating: names of the components that take no pages of an optional one; None if no component does.
         owner_of: by component, the one whose device pages hold it.
 
@@ -42,6 +41,7 @@ class CacheLayout:
         self.components = every = kinds.components
         self.page_size = kinds.page_size
         self.save_grid_tokens = kinds.save_grid_tokens
+        self.state_grid_tokens = kinds.state_grid_tokens
         points = [every[i].name for i in kinds.on_device.points]
         if len(points) > 1:
             raise ConfigurationError(
@@ -51,14 +51,12 @@ class CacheLayout:
         self.point = points[0] if points else None
         paths, windows = kinds.on_device.paths, kinds.on_device.windows
         self.paths = tuple([every[i].name for i in paths])
-        self.optional_paths = frozenset([every[i].name for i in paths if not every[i].required])
         self.windows = tuple([(every[i].name, window) for i, window in windows])
-        self.optional_windows = frozenset([every[i].name for i, _ in windows if not every[i].required])
         self.window_indices = tuple([i for i, _ in windows])
         self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
         self.sharers = tuple([c for c in every if c.shares is not None])
         self.optional = tuple([c for c in every if not c.required])
-        without = {c.name for c in self.optional if c.shares is None}
+        self.can_give_up = without = tuple([c.name for c in self.optional if c.shares is None])
         self.gating = [c.name for c in every if (c.shares or c.name) not in without] if without else None
         self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from unified_tree.controllers.cache.resources import CacheResources
 
@@ -40,17 +40,31 @@ class StatePages:
         prompt_tokens: where the output begins.
 
     Attributes:
+        is_optional: whether a run may go on without it.
+        is_given_up: whether it does, from now on: it has no pages of it any more.
         is_lost: whether the run had no state to begin from, so that the length of none of its states is known.
-        running: the running state's page; None after it was published, which ends the run.
+        running: the running state's page; None after it was published, which ends the run, or was given up.
         source: the cached state's page, to be copied into `running` first; None without one.
         saves: pages to save states in, by length.
     """
 
-    __slots__ = ("_device", "_draft_tokens", "_grid", "_prompt_tokens", "is_lost", "name", "running", "saves", "source")
+    __slots__ = (
+        "_device",
+        "_draft_tokens",
+        "_grid",
+        "_prompt_tokens",
+        "is_given_up",
+        "is_lost",
+        "is_optional",
+        "name",
+        "running",
+        "saves",
+        "source",
+    )
 
     def __init__(self, resources: CacheResources, name: str, prompt_tokens: int) -> None:
         self._device = resources.device
-        self._grid = resources.layout.save_grid_tokens
+        self._grid = resources.layout.state_grid_tokens
         self._draft_tokens = resources.draft_tokens
         self._prompt_tokens = prompt_tokens
         self.name = name
@@ -58,17 +72,33 @@ class StatePages:
         self.source: int | None = None
         self.saves: dict[int, int] = {}
         self.is_lost = False
+        self.is_optional = name in resources.layout.can_give_up
+        self.is_given_up = False
 
-    def start(self) -> None:
-        """Allocate the running state's page. Raises OutOfPagesError."""
-        self._device.reserve({self.name: 1})
-        self.running = self._device.allocate_one(self.name)
+    def start(self, without: Collection[str]) -> None:
+        """Allocate the running state's page. Raises OutOfPagesError; but an optional state without a page is given up, as one
+        that the run is to do `without`.
+        """
+        device = self._device
+        if self.is_optional and (
+            self.name in without or not device.has_room({self.name: 1}) or not device.try_reserve(self.name)
+        ):
+            self.is_given_up = True
+            return
+        device.reserve({self.name: 1})
+        self.running = device.allocate_one(self.name)
+
+    def give_up(self) -> None:
+        """Free all pages, and have none any more. Idempotent."""
+        self.is_given_up = True
+        self.source = None
+        self.free()
 
     def begin_from(self, source: int | None, length_tokens: int) -> None:
         """The run begins with a copy of a cached state of so many tokens; without one only a run from the first token on has a
         state that is known.
         """
-        self.source = source
+        self.source = None if self.is_given_up else source
         self.is_lost = source is None and length_tokens > 0
 
     def copies(self) -> tuple[StateCopy, ...]:
@@ -78,9 +108,11 @@ class StatePages:
         return (StateCopy(component=self.name, source=self.source, target=self.running),)
 
     def allocate_saves(self, due: Iterable[int]) -> None:
-        """Allocate pages for states to be saved at these lengths of the prompt. A pool that is short saves fewer."""
+        """Allocate pages for states to be saved at those of these lengths of the prompt that lie on the grid. A pool that is
+        short saves fewer.
+        """
         for length in due:
-            if length not in self.saves and self._device.try_reserve(self.name):
+            if length % self._grid == 0 and length not in self.saves and self._device.try_reserve(self.name):
                 self.saves[length] = self._device.allocate_one(self.name)
 
     def follow_output(self, length: int, committed: int, computed: int) -> None:
@@ -136,7 +168,7 @@ class StatePages:
         given = set(states.values())
         self.saves = {length: page for length, page in self.saves.items() if page not in given}
         if self.running in given:
-            self.running = None
+            self.running, self.is_given_up = None, self.is_optional
 
     def cut(self, length_tokens: int) -> None:
         """Free the pages for states behind a length."""

@@ -39,6 +39,8 @@ class SharedTierPages(TierPages):
         self.shared = shared
         self.blocks = Blocks(shared.budget)
         self._page_blocks = dict(shared.budget.page_blocks)
+        is_device = tier is Tier.DEVICE
+        self._optional = [component.name for component in tree.components if is_device and not component.required]
         self._cuts = {name: least_cut(shared.budget.page_count(name), tree.page_size) for name in self._page_blocks}
         self.allocators: dict[str, PageAllocator] = {name: BlockAllocator(name, self.blocks) for name in self.allocators}
 
@@ -88,7 +90,8 @@ class SharedTierPages(TierPages):
 
     def check(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> list[str]:
         """The pools for whose pages blocks are lacking: all that were named, or none. Raises OutOfPagesError if eviction could
-        not help. Changes nothing. For `pinned` see TierPages.check. Cost: O(components).
+        not help; on device it names an optional component if there are blocks for the required ones. Changes nothing. For
+        `pinned` see TierPages.check. Cost: O(components).
         """
         missing = self._blocks_of(needs) - self.blocks.free
         if missing <= 0:
@@ -97,7 +100,10 @@ class SharedTierPages(TierPages):
         if missing > self.shared.evictable_blocks - self._blocks_of(pinned):
             if self._is_relieved():
                 return self.check(needs, pinned)
-            largest = max(short, key=lambda name: needs[name] * self._page_blocks[name])
+            optional = [name for name in short if name in self._optional]
+            spared = sum([needs[name] * self._page_blocks[name] for name in optional])
+            named = optional if spared and missing - spared <= self.shared.evictable_blocks - self._blocks_of(pinned) else short
+            largest = max(named, key=lambda name: needs[name] * self._page_blocks[name])
             raise self._refusal(largest, needs[largest], "the rest is locked, leased, on its way, or needed by the other pools")
         return short
 

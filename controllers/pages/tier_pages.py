@@ -263,6 +263,10 @@ class TierPages(PageSource):
             for name, count in needs.items()
         )
 
+    def has_room(self, needs: Mapping[str, int], pinned: Mapping[str, int] = NOTHING) -> bool:
+        """As `fits`, once `relief` has made more pages evictable if that is needed."""
+        return self.fits(needs, pinned) or (self._is_relieved() and self.fits(needs, pinned))
+
     def are_free(self, needs: Mapping[str, int]) -> bool:
         """Whether each pool has so many free pages. Cost: O(components)."""
         return all(count <= self.allocators[name].free_pages for name, count in needs.items())

@@ -109,7 +109,7 @@ class LinkedPrefixes:
         """
         if not self.cache.layout.needs_saves:
             return ()
-        grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.save_grid_tokens)
+        grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.state_grid_tokens)
         return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
 
     def is_ready(self, request: Hashable) -> bool:

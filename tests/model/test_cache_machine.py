@@ -142,19 +142,24 @@ class CacheMachine(RuleBasedStateMachine):
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
         before = self.snapshot()
         try:
-            self.runner.start(
+            request = self.runner.start(
                 tokens,
                 rng.choice(["", "", "tenant"]),
                 checkpoints,
                 save_output=rng.random() < 0.7,
                 session=Random(seed).choice(SESSIONS),
+                reserve_tokens=Random(~seed).choice([0, 0, len(tokens), len(tokens) + 3]),
             )
-        except OutOfPagesError:
-            assert self.is_as(before)
+        except OutOfPagesError as error:
+            refused = error
         else:
+            assert set(request.lease.given_up) <= set(self.cache.layout.can_give_up)
             self.texts.append(tokens)
             if rng.random() < 0.1 and not self.abandoned:
                 self.abandoned.append(self.runner.requests[-1])
+            return
+        assert refused.component not in self.cache.layout.can_give_up
+        assert self.is_as(before)
 
     @precondition(lambda self: len(self.runner.requests) < 6)
     @rule(seed=SEEDS)
@@ -239,12 +244,13 @@ class CacheMachine(RuleBasedStateMachine):
     def grow(self, request: Request, target: int, rng: Random) -> None:
         """Find pages for a run. A request gives up the optional kinds that have none; only required ones refuse it."""
         layout = self.cache.layout
-        optional = sorted(layout.optional_paths | layout.optional_windows)
+        optional = list(layout.can_give_up)
         given_up = [name for name in optional if rng.random() < 0.03]
         while True:
             before = self.snapshot()
             try:
-                assert self.cache.can_allocate(request.lease, target, without=given_up) or request.lease.length < target
+                can = self.cache.can_allocate(request.lease, target, without=given_up)
+                assert can or request.lease.length < target or request.lease.rebuilt_tokens
                 self.cache.allocate(request.lease, target, without=given_up)
                 assert set(given_up) <= set(request.lease.given_up) <= set(optional)
                 return

@@ -16,7 +16,7 @@ from kinds import SETS
 from unified_tree.controllers.cache import lease
 
 CALLS = {
-    "of a lease": ("acquire", "acquire with room", "acquire to fill", "allocate", "advance", "truncate", "release"),
+    "of a lease": ("acquire", "acquire with room", "acquire to fill", "allocate", "give up", "advance", "truncate", "release"),
     "that publish": ("commit", "preempt", "evict"),
     "of a batch": ("batch allocate", "batch advance", "batch truncate", "batch add", "batch remove", "batch release"),
     "of transfers": ("poll", "drain", "flush", "close", "invalidate"),
@@ -54,7 +54,7 @@ def interrupt_each(
 @pytest.mark.parametrize("calls", CALLS)
 def test_an_interrupted_call_loses_no_page_and_keeps_no_lock(calls: str, record_property: Any) -> None:
     tried: set[tuple[str, Line]] = set()
-    for kinds in ("window and mamba", "full"):
+    for kinds in ("window and mamba", "full", "drafts of their own"):
         interrupt_each(CALLS[calls], kinds, range(1), tried, most=200)
     record_property("interrupts", len(tried))
     assert len(tried) > 300

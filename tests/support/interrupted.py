@@ -82,7 +82,7 @@ class World:
             counts = {c.name: rng.choice([6, 24]) for c in kinds}
             engine = SimulatedEngine(rng.randrange(100), self.clock)
             host = HostTier(page_counts=counts, engine=engine, write_policy=rng.choice(list(WritePolicy)), selective_hits=1)
-        counts = {c.name: rng.choice([8, 12, 20]) for c in kinds if c.shares is None}
+        counts = {c.name: rng.choice([8, 12, 20]) // (1 if c.required else 4) for c in kinds if c.shares is None}
         policy = rng.choice(["density", "density", "lru", "cost", "lfu"])
         self.cache = PrefixCache(kinds, PAGE_SIZE, counts, host=host, policy=policy, draft_tokens=2, time_s=lambda: 1.0)
         self.batch = self.cache.batch(max_leases=4, max_tokens=64)
@@ -145,6 +145,7 @@ class World:
         inside = next((each for each in self.leases if each.row is not None), None)
         calls |= {
             "allocate": lambda: cache.allocate(lease, longer),
+            "give up": lambda: cache.allocate(lease, longer, without=cache.layout.can_give_up),
             "advance": lambda: cache.advance(lease, lease.length),
             "commit": lambda: self._commit(lease),
             "preempt": lambda: self._commit(lease, preempts=True),

@@ -108,7 +108,10 @@ class TreeModel:
         costs = [c.rebuild_tokens for c in windows]
         self.rebuild_tokens = sum(c or 0 for c in costs) if costs and not points and None not in costs else None
         self.gated = any(c.required and not isinstance(c.coverage, Path) for c in components)
-        self.grid = int(np.lcm.reduce([page_size, *(c.save_grid_tokens for c in components)]))
+        gating = [c for c in components if c.required or not c.coverage.is_exact]
+        is_gated = any(c.required and not c.coverage.is_path for c in components)
+        grids = [c.save_grid_tokens for c in (gating if is_gated else components)]
+        self.grid = int(np.lcm.reduce([page_size, *grids]))
 
     # pages
 

@@ -55,7 +55,8 @@ class ComponentLayout:
             shortest path from which a prompt resumes without any window, by that or on the free grid; NO_LENGTH for none.
         free_grid_tokens: every multiple of it is a boundary wherever the paths are, for no window needs anything there; 0 for
             no such grid.
-        save_grid_tokens: the grid on which every kind can be saved.
+        save_grid_tokens: the grid on which boundaries are saved. `state_grid_tokens`: that on which every kind can be saved,
+            which is coarser where an optional state with pages of its own has a grid that boundaries need not keep to.
 
     Raises ConfigurationError for grids without a common multiple up to 2**48.
     """
@@ -104,11 +105,18 @@ class ComponentLayout:
             self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
         if self.free_grid_tokens:
             self.rebuilt_from = self.free_grid_tokens
-        self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
-        if self.save_grid_tokens > MAX_TOKENS:
+        self.state_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+        if self.state_grid_tokens > MAX_TOKENS:
             raise ConfigurationError(
-                f"the grids of all components have no common multiple up to 2**48: {self.save_grid_tokens}"
+                f"the grids of all components have no common multiple up to 2**48: {self.state_grid_tokens}"
             )
+        self.save_grid_tokens = self.state_grid_tokens
+        if self.is_gated:
+            gating = [c.save_grid_tokens for i, c in indexed if c.required or not self._is_optional_state(self.owner_of[i])]
+            self.save_grid_tokens = lcm(self.page_size, *gating)
+
+    def _is_optional_state(self, i: int) -> bool:
+        return self.components[i].coverage.is_exact and not self.components[i].required
 
     def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
         """A component's index. Raises UnifiedTreeError for an unknown one."""

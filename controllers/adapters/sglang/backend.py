@@ -320,7 +320,8 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
         return None if self._tiers is None else HostPoolSize(self._tiers.controller.host.allocators[FULL], self.page_size)
 
     def release_host_resources(self) -> None:
-        """Stop all copies, and close the store. Idempotent."""
+        """End all hints, stop all copies, and close the store. Idempotent."""
+        self._end_hints()
         if self._watch is not None:
             self._watch.close()
         self.observation.close()

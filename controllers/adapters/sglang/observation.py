@@ -155,8 +155,8 @@ class Observation:
         if self.counters.observers.all:
             self.counters.observers.tell("polled")
 
-    def _tell_lives(self) -> None:
-        """Write the figures of sessions and tenants among SGLang's metrics, at most once in an interval."""
+    def _tell_lives(self, *, is_last: bool = False) -> None:
+        """Write the figures of sessions and tenants among SGLang's metrics, at most once in an interval, and a last time."""
         sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
         if sessions is None and (tenants is None or not tenants.is_on):
             return
@@ -165,7 +165,7 @@ class Observation:
 
             self._lives = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
         lives = self._lives
-        if not lives.is_due:
+        if not (is_last or lives.is_due):
             return
         found = [] if sessions is None else [*lives.families.sessions(len(sessions.turns.sessions), self.counters.hints)]
         if tenants is not None and tenants.is_on:
@@ -173,7 +173,9 @@ class Observation:
         lives.write(found)
 
     def close(self) -> None:
-        """End the log, the page, and what the observers are told. Idempotent."""
+        """Write the last figures; end the log, the page, and what the observers are told. Idempotent."""
+        if self._collector is not None:
+            self._tell_lives(is_last=True)
         if self._log is not None:
             self._log.close()
         if self._inspector is not None:

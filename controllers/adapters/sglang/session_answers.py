@@ -45,7 +45,7 @@ class SessionAnswers:
         if self.sessions is None:
             self.sessions = RequestSessions(turns, counters)
         else:
-            self.sessions.turns.hints.close()  # those about the tree before
+            self._end_hints()  # those about the tree before
             self.sessions.turns = turns
         self.observation.sessions = self.sessions
         return self.sessions
@@ -54,6 +54,11 @@ class SessionAnswers:
         """End hints whose time is over."""
         if self.sessions is not None:
             self.sessions.turns.hints.poll()
+
+    def _end_hints(self) -> None:
+        """End all hints, each with its outcome, and refuse those that come. Idempotent."""
+        if self.sessions is not None:
+            self.sessions.turns.hints.close()
 
     def open_radix_session(self, session_id: str) -> Session | None:
         """`POST /open_session`. Returns what SGLang keeps with the requests of the session that arrive."""

@@ -38,8 +38,9 @@ BY_LABEL: Final = {
     "miss_tokens": (("cause",), "Tokens that vLLM computed, by cause"),
     "evicted_miss_tokens": (("component",), "Of these the evicted ones, by the component whose host pool was short"),
     "hints": (("verb", "outcome"), "Hints that have ended, by what they asked for"),
+    "tenant_hints": (("verb", "outcome", "group"), "Hints that have ended, by group of namespaces and by what they asked for"),
 }
-"""Counters with labels, whose values stand behind a `/` each in the names of `ConnectorStats`."""
+"""Counters with labels, whose values stand behind a `/` each in the names of `ConnectorStats`. The last may have some, too."""
 
 
 class ConnectorStats(KVConnectorStats):  # type: ignore[misc, unused-ignore]
@@ -86,8 +87,9 @@ class ConnectorMetrics(KVConnectorPromMetrics):  # type: ignore[misc, unused-ign
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count an interval."""
         for name, count in transfer_stats_data.items():
-            name, *own = name.split("/")
-            if own:
+            name, *given = name.split("/", 1)
+            if given:
+                own = given[0].split("/", len(BY_LABEL[name][0]) - 1)
                 self._by_label[name].labels(*self._labels[engine_idx], *own).inc(count)
             else:
                 self._counters[name][engine_idx].inc(count)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.engine_turns import EngineTurns
 from unified_tree.controllers.cache.request_hints import FIELD, VERSION, RequestHints
+from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class HostSessions:
         self._index = index
         self.turns = EngineTurns(index.tree, index.counters, infers=infers)
         self._told: dict[str, int] = {}
+        tenants = index.tree.state.tenants
+        named = () if tenants is None else tenants.names[: tenants.reported_groups + 1]
+        self._groups = tuple([printable(name) for name in named])
+
+    def close(self) -> None:
+        """The engine ends: hints that are open end, and have their outcome. Idempotent."""
+        self.turns.hints.close()
 
     def begin(self, tracked: TrackedRequest, name: str | None, given: object) -> None:
         """A request arrives; see `said_of`. Hints that cannot be read are left out."""
@@ -97,6 +105,9 @@ class HostSessions:
         totals = {"ended_sessions": counters.ended_sessions}
         for (verb, outcome), count in counters.hints.items():
             totals[f"hints/{verb}/{outcome}"] = count
+        for group, name in enumerate(self._groups):
+            for (verb, outcome), count in counters.tenant_hints.get(group, {}).items():
+                totals[f"tenant_hints/{verb}/{outcome}/{name}"] = count
         new = {name: total - self._told.get(name, 0) for name, total in totals.items()}
         self._told = totals
         return new

@@ -277,6 +277,7 @@ class SchedulerSide:
 
     def close(self) -> None:
         """The engine ends, and its workers have."""
+        self.sessions.close()
         if self._inspector is not None:
             self._inspector.close()
         observers = self.index.counters.observers

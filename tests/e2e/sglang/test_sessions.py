@@ -245,6 +245,23 @@ def test_hints_come_with_requests() -> None:
     assert not len(cache.sessions.turns.sessions)
 
 
+@pytest.mark.parametrize("write_policy", [None, "through"])
+def test_hints_end_with_the_engine(write_policy: str | None) -> None:
+    """Those of sessions whose requests run still, too: the scheduler may stop at any moment."""
+    scheduler, cache = served(CASES["full"], write_policy, tenants=TENANTS)
+    assert cache.sessions is not None
+    counters, hints = cache.observation.counters, cache.sessions.turns.hints
+    asked(scheduler, [1] * 60, "one", hints=hinted({"retain": 60, "pin": True}))
+    late = scheduler.submit([2] * 60, 20, session="two", hints=hinted({"retain": True}))
+    scheduler.step()
+    for _ in range(2):
+        cache.release_host_resources()
+    assert not len(hints)
+    cache.sessions.released(late, is_over=True)
+    assert counters.hints == {("retain", "vain"): 1, ("pin", "vain"): 1, ("retain", "refused"): 1}
+    assert counters.tenant_hints == {0: counters.hints}
+
+
 def test_hints_that_cannot_be_read_are_left_out_and_counted() -> None:
     scheduler, cache = served(CASES["full"])
     drops = cache.observation.counters.drops

@@ -150,5 +150,7 @@ def test_clients_name_sessions_and_say_what_is_to_become_of_them(tmp_path: Path)
             server.complete()  # statistics come with a step
         assert server.metric("ended_sessions") == 1
         assert server.metric("hints") == 3
-        assert 'verb="retain"' in server.call("/metrics")
+        assert server.metric("tenant_hints") == 3
+        figures = server.call("/metrics")
+        assert 'verb="retain"' in figures and 'group="gold"' in figures
         assert "a request's hints are left out" in (tmp_path / "log").read_text()

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from kinds import FULL, OWN_DRAFT, swa
 
-from unified_tree import Component, Key, LeaseError, OutOfPagesError, Path
-from unified_tree.controllers import HostTier, LoadCost, PrefixCache, WritePolicy
+from unified_tree import BlockBudget, Component, Key, LeaseError, OutOfPagesError, Path, Point
+from unified_tree.controllers import HostTier, Lease, LoadCost, PrefixCache, WritePolicy
 from unified_tree.controllers.transfer_engines import NullEngine
 
 NOTES = Component(name="notes", coverage=Path(), required=False, shares="draft")
+STATE = Component(name="draft", coverage=Point(), required=False)
 WINDOW = swa(4, required=False, name="draft")
 PROMPT = list(range(16))
 
@@ -81,28 +82,153 @@ def test_only_optional_kinds_with_pages_of_their_own_are_given_up(without: Any) 
         assert (lease.length, lease.given_up) == (0, ())
 
 
-@pytest.mark.parametrize("kind", [OWN_DRAFT, WINDOW])
-def test_what_is_on_host_is_loaded_without_an_optional_kind_that_has_no_room(kind: Component) -> None:
-    host = HostTier(
+@pytest.mark.parametrize("kind", [OWN_DRAFT, WINDOW, STATE])
+@pytest.mark.parametrize("reserve", [0, 18])
+def test_what_is_on_host_is_loaded_without_an_optional_kind_that_has_no_room(kind: Component, reserve: int) -> None:
+    cache = cache_of(kind, host=a_host())
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT, dict(lease.save_pages))
+    cache.drain()
+    cache.evict({"full": 8, "draft": 8})
+    others = hold_all(cache)
+    with cache.acquire(Key([*PROMPT, 1]), reserve_tokens=reserve) as lease:
+        assert (lease.cached_tokens, lease.host_tokens) == (16, 16)
+        assert lease.given_up == (("draft",) if reserve or kind is STATE else ())
+        cache.drain()
+        assert (lease.pages("full") >= 0).all()
+        assert lease.state_copies == ()
+        if kind is not STATE:
+            assert (lease.pages("draft") < 0).all()
+    assert cache.stats().hit_tokens_without == {"draft": 16}
+    assert "no room to load" not in cache.stats().drops
+    for other in others:
+        cache.release(other)
+    cache.close()
+
+
+def test_a_prefetch_brings_what_there_is_room_for() -> None:
+    cache = cache_of(STATE, host=a_host())
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT, dict(lease.save_pages))
+    cache.drain()
+    cache.evict({"full": 8, "draft": 8})
+    others = hold_all(cache)
+    assert cache.hints.prefetch(Key(PROMPT))
+    cache.drain()
+    with cache.acquire(Key([*PROMPT, 1])) as lease:
+        assert (lease.cached_tokens, lease.host_tokens) == (16, 0)
+    for other in others:
+        cache.release(other)
+    cache.close()
+    assert cache.stats().hints == {("prefetch", "used"): 1}
+
+
+@pytest.mark.parametrize("kind", [OWN_DRAFT, WINDOW, STATE])
+def test_a_request_begins_without_what_has_no_pages(kind: Component) -> None:
+    cache = cache_of(kind)
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT, dict(lease.save_pages))
+    others = hold_all(cache)
+    for reserve in (18, 22):
+        with cache.acquire(Key([*PROMPT, 1]), reserve_tokens=reserve) as lease:
+            assert (lease.cached_tokens, lease.length, lease.given_up) == (16, reserve, ("draft",))
+            assert (lease.state_page, lease.state_copies, dict(lease.save_pages)) == (None, (), {})
+            cache.allocate(lease, 24, without=["draft"])
+            cache.commit(lease, [*PROMPT, 1, *range(7)])
+            assert lease.given_up == ("draft",)
+        assert cache.tree.check() == []
+    assert cache.stats().drops["ran without an optional component"] == 2
+    for other in others:
+        cache.release(other)
+    with pytest.raises(OutOfPagesError) as refused:
+        cache.acquire(Key([8]), reserve_tokens=82)
+    assert refused.value.component == "full"
+    assert not any(pool.leased for pool in cache.stats().pools.values())
+    with cache.acquire(Key([8]), reserve_tokens=6) as lease:
+        assert lease.given_up == ()
+
+
+def test_a_state_is_given_up_in_a_batch_or_outside() -> None:
+    cache = cache_of(STATE)
+    batch = cache.batch(max_leases=1, max_tokens=40)
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        batch.add(lease)
+        cache.allocate(lease, 16, without=["draft"])
+        assert (lease.given_up, lease.state_page, dict(lease.save_pages)) == (("draft",), None, {})
+        assert cache.stats().pools["draft"].used == 0
+        batch.allocate(4)
+        batch.advance()
+        batch.remove(lease)
+        cache.commit(lease, [*PROMPT, 1, 2, 3, 4])
+        assert (lease.committed, lease.length) == (20, 20)
+
+
+def test_a_request_goes_on_when_its_optional_state_was_published() -> None:
+    cache = cache_of(STATE)
+    with cache.acquire(Key(PROMPT), save_output=False) as lease:
+        cache.allocate(lease, 16)
+        assert lease.state_page is not None
+        cache.commit(lease, PROMPT, {16: lease.state_page})
+        assert lease.given_up == ("draft",)
+        cache.allocate(lease, 18)
+        cache.commit(lease, [*PROMPT, 1, 2])
+    with cache.acquire(Key([*PROMPT, 1])) as lease:
+        assert (lease.cached_tokens, len(lease.state_copies)) == (16, 1)
+    with cache.acquire(Key([*PROMPT, 1, 2, 3])) as lease:
+        assert (lease.cached_tokens, lease.state_copies) == (18, ())
+
+
+def test_windows_are_kept_where_an_optional_state_cannot_be_saved() -> None:
+    coarse = Component(name="draft", coverage=Point(), required=False, save_grid_tokens=8)
+    hits: list[list[int]] = []
+    for kinds in ([FULL, swa(3)], [FULL, swa(3), coarse]):
+        cache = PrefixCache(kinds, 2, {kind.name: 200 for kind in kinds}, policy="lru", save_limit=2)
+        hits.append([])
+        for length in (20, 14, 14, 10, 10, 16, 16):
+            tokens = [*range(length), *[100 + len(hits[-1])] * 6]
+            with cache.acquire(Key(tokens)) as lease:
+                hits[-1].append(lease.cached_tokens)
+                for end in range(lease.compute_from + 2, len(tokens) + 2, 2):
+                    cache.allocate(lease, min(end, len(tokens)))
+                    cache.advance(lease, min(end, len(tokens)))
+                assert all(at % 8 == 0 for at in lease.save_pages)
+                cache.commit(lease, tokens, {at: page for at, page in lease.save_pages.items() if at <= len(tokens)})
+    assert hits[0] == hits[1]
+    assert hits[0][1:3] == [0, 14]
+
+
+def test_a_shared_budget_names_the_kind_to_go_on_without() -> None:
+    budget = BlockBudget(block_count=30, page_blocks={"full": 2, "draft": 1})
+    cache = PrefixCache([FULL, OWN_DRAFT], 2, budget=budget, policy="lru")
+    with cache.acquire(Key(PROMPT)) as lease:
+        for length, component in ((32, "full"), (22, "draft")):
+            with pytest.raises(OutOfPagesError) as refused:
+                cache.allocate(lease, length)
+            assert refused.value.component == component
+        cache.allocate(lease, 22, without=["draft"])
+    with cache.acquire(Key(PROMPT), reserve_tokens=30) as lease:
+        assert lease.given_up == ("draft",)
+
+
+def a_host() -> HostTier:
+    return HostTier(
         page_counts={"full": 40, "draft": 40},
         engine=NullEngine(),
         write_policy=WritePolicy.WRITE_THROUGH,
         load_cost=LoadCost(min_tokens=1),
     )
-    cache = cache_of(kind, host=host)
-    with cache.acquire(Key(PROMPT)) as lease:
-        cache.allocate(lease, 16)
-        cache.commit(lease, PROMPT)
-    cache.drain()
-    cache.evict({"full": 8, "draft": 8})
-    other = cache.acquire(Key([7, 8]))
-    cache.allocate(other, 16)
-    with cache.acquire(Key([*PROMPT, 1])) as lease:
-        assert (lease.cached_tokens, lease.host_tokens) == (16, 16)
-        cache.drain()
-        assert (lease.pages("full") >= 0).all()
-        assert (lease.pages("draft") < 0).all()
-    assert cache.stats().hit_tokens_without == {"draft": 16}
-    assert "no room to load" not in cache.stats().drops
-    cache.release(other)
-    cache.close()
+
+
+def hold_all(cache: PrefixCache) -> list[Lease]:
+    """Requests that hold all pages of the draft that can be had."""
+    others: list[Lease] = []
+    while cache.device.has_room({"draft": 1}):
+        others.append(cache.acquire(Key([77, len(others)])))
+        room = cache.device.allocators["draft"].free_pages
+        if cache.layout.point is None:
+            cache.allocate(others[-1], 2 * room if room else 2 * cache.stats().pools["draft"].evictable)
+    return others

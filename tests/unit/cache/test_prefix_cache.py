@@ -327,7 +327,7 @@ def test_a_refused_acquire_leaves_no_cut_behind() -> None:
     holder = cache.acquire(Key([1, 2]))
     before = figures(cache)
     with pytest.raises(OutOfPagesError):
-        cache.acquire(Key([*TOKENS[:4], 1]))
+        cache.acquire(Key([*TOKENS[:4], 1]), reserve_tokens=40)
     assert figures(cache) == before
     cache.release(holder)
 

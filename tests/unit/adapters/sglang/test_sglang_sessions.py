@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -10,13 +11,15 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 
 from unified_tree import Component, Key, Path, TenantGroup, Tenants, UnifiedTree
+from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
 from unified_tree.controllers.adapters.sglang.request_sessions import TURN, RequestSessions
 from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
-from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
+from unified_tree.controllers.adapters.sglang.settings import VARIABLE, MissSettings, Settings
 from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
 from unified_tree.controllers.cache.engine_turns import EngineTurns
 from unified_tree.controllers.cache.request_hints import RequestHints
@@ -221,6 +224,30 @@ def test_hints_end_when_sglang_empties_the_cache() -> None:
     assert not len(sessions.turns.hints)
     world.run(world.request([1, 2, 3], "one", {"pin": True}))
     assert len(sessions.turns.hints) == 1
+
+
+def test_the_last_figures_tell_of_hints_that_ended_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, float]] = []
+
+    def write(metrics: WrittenMetrics, families: Iterable[Metric]) -> None:
+        metrics._next_s = float("inf")  # steps write nothing more
+        told.append({sample.name: sample.value for family in families for sample in family.samples})
+
+    monkeypatch.setattr(WrittenMetrics, "write", write)
+    keys = RequestKeys(is_bigram=False, adapters={}, tenants=TENANTS)
+    observation = Observation(["full"], keys, MissSettings(memory_mib=0), None, 1, SimpleNamespace(labels={}))
+    world = World()
+    world.tree = tree = UnifiedTree([Component(name="full", coverage=Path())], 1, tenants=keys.tenants)
+    world.sessions = RequestSessions(EngineTurns(tree, observation.counters), observation.counters)
+    observation.begin(tree)
+    observation.sessions = world.sessions
+    world.run(world.request([1, 2, 3], "one", {"retain": True}))
+    observation.step()
+    world.sessions.turns.hints.close()
+    observation.step()
+    assert len(told) == 1 and "unified_tree_hints_total" not in told[0]
+    observation.close()
+    assert told[1]["unified_tree_hints_total"] == 1
 
 
 def test_hints_of_an_engine_count_for_the_tenant_of_the_text() -> None:

@@ -205,6 +205,31 @@ def test_a_flood_leaves_a_tenant_its_floor_and_a_cap_holds() -> None:
     assert room.standing_of(0)[0] > 0
 
 
+def test_hints_end_with_the_engine_and_count_by_tenant() -> None:
+    tenants = tenants_of({"reported_groups": 1, "groups": [{"name": n, "namespaces": [n]} for n in ("a/b", "unreported")]})
+    assert tenants is not None
+    engine = EngineModel("full", 0, host_bytes=100_000, tenants=replace(tenants, named_by=tenant_of))
+    for name in ("a/b", "unreported", None):
+        asked(engine, f"r{name}", [*text(1, 4), 0], f"s{name}", {"retain": True}, namespace=json.dumps([name, None]))
+    engine.add(Request("open", "", [*text(2, 4), 0], 6, session="open", given={"pin": True}))
+    engine.step()
+    assert not any("hints" in name for name in engine.side.take_counters())
+    for _ in range(2):
+        engine.side.close()
+    asked(engine, "late", [*text(1, 4), 0], "sa/b", {"pin": True}, namespace=json.dumps(["a/b", None]))
+    counters = engine.side.take_counters()
+    assert {name: count for name, count in counters.items() if "hints" in name} == {
+        "hints/retain/vain": 3,
+        "hints/pin/refused": 2,
+        "tenant_hints/retain/vain/a/b": 1,
+        "tenant_hints/pin/refused/a/b": 1,
+        "tenant_hints/retain/vain/": 1,
+        "tenant_hints/pin/refused/": 1,
+    }
+    assert not len(engine.side.sessions.turns.hints)
+    assert not engine.side.index.tree.check()
+
+
 def test_what_a_request_of_vllm_says() -> None:
     def request(**fields: Any) -> SimpleNamespace:
         return SimpleNamespace(**{"session_id": None, "kv_transfer_params": None, "kv_hints": None, **fields})
