@@ -113,6 +113,52 @@ def save_eagle(path: Path) -> None:
     save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
 
 
+def save_eagle3(path: Path) -> None:
+    """An EAGLE-3 head of one layer for the Llama, which reads what two of its layers are given beside the token."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        **{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=1, architectures=["LlamaForCausalLM"],
+        draft_vocab_size=VOCABULARY, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1]},
+    )  # fmt: skip
+    layers = {
+        name.removeprefix("model.").replace("layers.0.", "midlayer."): each.contiguous()
+        for name, each in LlamaForCausalLM(config).state_dict().items()
+        if "embed_tokens" not in name
+    }
+    for name in ("q_proj", "k_proj", "v_proj"):  # which read the token and the hidden state
+        layers[f"midlayer.self_attn.{name}.weight"] = torch.randn(128, 256) * 0.2
+    layers["midlayer.hidden_norm.weight"] = torch.ones(128)
+    config.save_pretrained(path)
+    save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
+
+
+def save_mimo(path: Path) -> None:
+    """A MiMo of two layers, and the module with which it drafts a token more (MTP)."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(8)
+    config = Qwen2Config(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=3)
+    Qwen2ForCausalLM(config).save_pretrained(path)
+    weights = {
+        name.replace("model.layers.2.", "model.mtp_layers.0."): each
+        for name, each in load_file(path / "model.safetensors").items()
+    }
+    weights["model.mtp_layers.0.input_proj.weight"] = torch.randn(128, 256) * 0.2
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(128)
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    told = json.loads((path / "config.json").read_text())
+    told |= {"architectures": ["MiMoForCausalLM"], "num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+    told["layer_types"] = told["layer_types"][:2]
+    (path / "config.json").write_text(json.dumps(told))
+
+
 def save_llava(path: Path) -> None:
     """The Llama with two layers that see, and what prepares its images by PIL alone."""
     import torch

@@ -30,7 +30,7 @@ ENGINES = HERE.parent / "sglang"
 PARTS = ("outputs", "faults", "speed", "loads")
 SIZES: dict[str, dict[str, object]] = {
     "cuda": {"minutes": 9.0, "mixes": 2, "crowds": "64,256", "lengths": "2048,8192", "mix": {}},
-    "cpu": {"minutes": 14.0, "mixes": 1, "crowds": "4", "lengths": "256,512", "mix": {"waves": 5, "longest_answer": 16}},
+    "cpu": {"minutes": 14.0, "mixes": 1, "crowds": "4", "lengths": "256,512", "mix": {"waves": 4, "longest_answer": 16}},
 }
 """What options are if they are left out, and changes to all mixes."""
 
@@ -49,7 +49,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", help=f"of {','.join(PARTS)} and, on a CPU, branches; all if left out")
     parser.add_argument("--cases", default="", help="of the part outputs, only those whose name begins so")
     parser.add_argument("--caches", default="none,builtin,ours,ours+host", help="of the part outputs")
-    parser.add_argument("--mixes", type=int, help="of each case: 2 of some 40 requests, on a CPU 1 of some 20")
+    parser.add_argument("--mixes", type=int, help="of each case: 2 of some 40 requests, on a CPU 1 of some 15")
     parser.add_argument("--crowds", help="requests running, in the part speed: 64,256, on a CPU 4")
     parser.add_argument("--lengths", help="of prompts, in the part loads: 2048,8192, on a CPU 256,512")
     parser.add_argument("--workers", type=int, default=14, help="engines at once, where nothing is timed")

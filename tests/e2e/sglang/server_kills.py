@@ -62,6 +62,8 @@ class Kills:
             elif self.ended:
                 break
         for leader in self._leaders.values():
+            if self.ended:  # the other one would wait for it
+                os.killpg(leader, signal.SIGKILL)
             os.waitpid(leader, 0)
 
     def _rooms_of(self, index: int) -> list[Path]:
