@@ -28,11 +28,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ENGINES = HERE.parent / "sglang"
 PARTS = ("outputs", "faults", "speed", "loads")
+ALL_CACHES = "none,builtin,ours,ours+host"
 SIZES: dict[str, dict[str, object]] = {
-    "cuda": {"minutes": 9.0, "mixes": 2, "crowds": "64,256", "lengths": "2048,8192", "mix": {}},
-    "cpu": {"minutes": 14.0, "mixes": 1, "crowds": "4", "lengths": "256,512", "mix": {"waves": 4, "longest_answer": 16}},
+    "cuda": {"minutes": 9.0, "mixes": 2, "crowds": "64,256", "lengths": "2048,8192", "overlap_caches": ALL_CACHES},
+    "cpu": {"minutes": 14.0, "mixes": 1, "crowds": "4", "lengths": "256", "overlap_caches": "none,ours+host"},
 }
-"""What options are if they are left out, and changes to all mixes."""
+"""What options are if they are left out."""
+SHORT = {"mix": {"waves": 5, "longest_answer": 16}, "pool": 640}
+"""On a CPU: changes to all mixes, and the tokens of a pool in the part outputs."""
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -48,16 +51,19 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="no engine starts later, and none runs longer: 9, on a CPU 14")
     parser.add_argument("--parts", help=f"of {','.join(PARTS)} and, on a CPU, branches; all if left out")
     parser.add_argument("--cases", default="", help="of the part outputs, only those whose name begins so")
-    parser.add_argument("--caches", default="none,builtin,ours,ours+host", help="of the part outputs")
-    parser.add_argument("--mixes", type=int, help="of each case: 2 of some 40 requests, on a CPU 1 of some 15")
+    parser.add_argument("--caches", default=ALL_CACHES, help="of the part outputs")
+    parser.add_argument("--overlap-caches", help="of them with overlap scheduling: all, on a CPU none,ours+host")
+    parser.add_argument("--mixes", type=int, help="of each case: 2 of some 40 requests, on a CPU 1 of some 20")
     parser.add_argument("--crowds", help="requests running, in the part speed: 64,256, on a CPU 4")
-    parser.add_argument("--lengths", help="of prompts, in the part loads: 2048,8192, on a CPU 256,512")
+    parser.add_argument("--lengths", help="of prompts, in the part loads: 2048,8192, on a CPU 256")
     parser.add_argument("--workers", type=int, default=14, help="engines at once, where nothing is timed")
     options = parser.parse_args(arguments)
-    for name, value in SIZES["cpu" if options.rehearse else options.device].items():
-        if getattr(options, name, None) is None:
+    is_small = options.rehearse or options.device == "cpu"
+    for name, value in SIZES["cpu" if is_small else "cuda"].items():
+        if getattr(options, name) is None:
             setattr(options, name, value)
-    on_cpu = () if options.rehearse or options.device == "cuda" else ("branches",)
+    options.mix, options.pool = (SHORT["mix"], SHORT["pool"]) if is_small else ({}, None)
+    on_cpu = ("branches",) if options.device == "cpu" else ()
     options.parts = options.parts.split(",") if options.parts else [*PARTS, *on_cpu]
     return options
 

@@ -42,7 +42,7 @@ FAULTS = {
 PASSED, FAILED, NOT_REACHED, LEFT_OUT = "passed", "failed", "not reached", "not run: needs CUDA"
 """What the summary says of a part."""
 REHEARSED = "none,ours+host"
-SHORT: dict[str, object] = {"waves": 3, "at_once": 2, "longest": 64, "longest_answer": 3}
+SHORT: dict[str, object] = {"waves": 2, "at_once": 2, "longest": 64, "longest_answer": 3}
 """The mix of a rehearsal, in which Triton's kernels are interpreted."""
 ON_GPU_ALONE = ("late passes", "late passes, no fence")
 """On a CPU a pass has ended when its copies are asked for."""
@@ -267,9 +267,15 @@ class Bench:
         }
 
     def _outputs(self, plain: Iterable[str] = PLAIN) -> list[dict[str, object]]:
-        caches = [OUTPUT_CACHES[name] for name in self.options.caches.split(",") if name != "none"]
-        cases = [self._placed(name) for name in plain] + [self._placed(name, graphs=True) for name in WITH_GRAPHS]
-        rows = self._beside([(case, caches) for case in cases if case.name.startswith(self.options.cases)])
+        def caches(names: str) -> list[Cache]:
+            return [
+                OUTPUT_CACHES[name] for name in names.split(",") if name != "none" and name in self.options.caches.split(",")
+            ]
+
+        pool = {} if self.options.pool is None else {"max_total_tokens": self.options.pool}
+        cases = [(self._placed(name, **pool), caches(self.options.caches)) for name in plain]
+        cases += [(self._placed(name, graphs=True, **pool), caches(self.options.overlap_caches)) for name in WITH_GRAPHS]
+        rows = self._beside([(case, with_caches) for case, with_caches in cases if case.name.startswith(self.options.cases)])
         self.wrong += [f"{row['case']}, {row['cache']}: {line}" for row in rows if row["requests"] for line in row["trouble"]]
         return rows
 
@@ -384,9 +390,16 @@ class Bench:
 
     def _branches(self) -> list[dict[str, object]]:
         """The part outputs with SGLang's branches for CUDA: pages, and overlap scheduling, with short requests."""
-        told = {"device": "cuda", "rehearse": True, "out": self.options.out / "rehearsal", "mixes": 1, "caches": REHEARSED}
-        told["minutes"] = (self.end - time.monotonic()) / 60
-        options = argparse.Namespace(**{**vars(self.options), **told, "mix": SHORT})
+        told = {
+            "device": "cuda",
+            "rehearse": True,
+            "out": self.options.out / "rehearsal",
+            "mixes": 1,
+            "overlap_caches": REHEARSED,
+            "mix": SHORT,
+            "minutes": (self.end - time.monotonic()) / 60,
+        }
+        options = argparse.Namespace(**{**vars(self.options), **told})
         options.out.mkdir(exist_ok=True)
         bench = Bench(options, time.monotonic())
         try:
