@@ -258,8 +258,8 @@ def main() -> int:
         kills.run()
         prefixes = [int(path.read_text()) for path in rooms.glob("*.0/prefix")]
         line, is_well = compared(work / name, requests, prefixes)
-        is_right = is_right and is_well and not kills.ended and len(kills.done) == options.kills
-        told = f"; killed {kills.done}" if kills.done else ""
+        is_right = is_right and is_well and not kills.ended and bool(kills.done) == bool(options.kills)
+        told = f"; {len(kills.done)} kills: {kills.done}" if kills.done else ""
         told += f"; ENDED BY ITSELF: {kills.ended}" if kills.ended else ""
         print(f"{name}: {line}{told}", flush=True)
     return 0 if is_right else 1

@@ -58,6 +58,7 @@ class Kills:
         for index in range(spared):
             left = self._count - len(self.done)
             if left and self._draw.random() < left / (spared - index) and self._wait_for_transfers(index):
+                time.sleep(self._draw.random() * self._lasts_s)
                 self._kill(self._draw.choice(ROLES), index)
             elif self.ended:
                 break
@@ -94,16 +95,21 @@ class Kills:
         return True
 
     def _kill(self, role: str, index: int) -> None:
-        time.sleep(self._draw.random() * self._lasts_s)
+        """Kill it, unless it has ended the group: it may have begun the next one then, of which no request is to be in two of
+        its lives."""
+        leader, mark = self._leaders[role], self._rooms / f"{role}.{self._first[index]}"
+        os.killpg(leader, signal.SIGSTOP)
+        if mark.exists():
+            os.killpg(leader, signal.SIGCONT)
+            return
         count = len(self._under_way(index))
-        leader = self._leaders.pop(role)
         os.killpg(leader, signal.SIGKILL)
         os.waitpid(leader, 0)
         for room in self._rooms_of(index):
             room.mkdir(exist_ok=True)
             if not (room / "last").exists():
                 (room / "aborted").touch()
-        (self._rooms / f"{role}.{self._first[index]}").touch()
+        mark.touch()
         self.done.append((role, self._first[index], count))
         print(f"{role} killed in the group of {self._first[index]}, {count} transfers under way", flush=True)
         self._leaders[role] = self._start(role, self._first[index + 1])
