@@ -79,11 +79,14 @@ class Kills:
             room for room in self._rooms_of(index) if (room / "ask").exists() and not any((room / e).exists() for e in ends)
         ]
 
+    def _have_ended(self, index: int) -> bool:
+        """Whether both servers have ended a group."""
+        return all((self._rooms / f"{role}.{self._first[index]}").exists() for role in ROLES)
+
     def _wait_for_transfers(self, index: int) -> bool:
-        """Wait until a transfer of the group is under way; False if the group has ended, or a server has."""
-        marks = [self._rooms / f"{role}.{self._first[index]}" for role in ROLES]
-        while not self._under_way(index):
-            if all(mark.exists() for mark in marks):
+        """Wait until both servers have begun the group and a transfer is under way; False if it has ended, or a server has."""
+        while not (index == 0 or self._have_ended(index - 1)) or not self._under_way(index):
+            if self._have_ended(index):
                 return False
             for role, leader in list(self._leaders.items()):
                 if os.waitpid(leader, os.WNOHANG) != (0, 0):
