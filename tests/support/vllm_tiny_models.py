@@ -120,10 +120,9 @@ def save_eagle3(path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(5)
-    config = LlamaConfig(
-        **{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=1, architectures=["LlamaForCausalLM"],
-        draft_vocab_size=VOCABULARY, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1]},
-    )  # fmt: skip
+    own = {"draft_vocab_size": VOCABULARY, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}
+    settings: dict[str, Any] = {**COMMON, "num_key_value_heads": 2, "num_hidden_layers": 1, **own}
+    config = LlamaConfig(**settings, architectures=["LlamaForCausalLM"])
     layers = {
         name.removeprefix("model.").replace("layers.0.", "midlayer."): each.contiguous()
         for name, each in LlamaForCausalLM(config).state_dict().items()

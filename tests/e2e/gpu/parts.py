@@ -174,7 +174,8 @@ class Bench:
         reasons = [*self.wrong[:3], *([f"not reached in time: {'; '.join(self.not_reached)}"] if self.not_reached else [])]
         status = FAILED if self.wrong else NOT_REACHED if self.not_reached else PASSED
         line = {"part": part, "status": status, **told, "reason": "; ".join(reasons)}
-        return [line, *({"part": f"{part}: {name}", "status": LEFT_OUT} for name in self._left_out(part))]
+        left_out: list[dict[str, object]] = [{"part": f"{part}: {name}", "status": LEFT_OUT} for name in self._left_out(part)]
+        return [line, *left_out]
 
     def _left_out(self, part: str) -> tuple[str, ...]:
         """What a part does not run on this device."""
@@ -232,7 +233,7 @@ class Bench:
         """Runs engines at once, where each has a process of its own."""
         return ThreadPoolExecutor(self.options.workers if self.is_gpu else 1)
 
-    def _beside(self, cases: list[tuple[Case, list[Cache]]]) -> list[dict[str, object]]:
+    def _beside(self, cases: list[tuple[Case, list[Cache]]]) -> list[dict[str, Any]]:
         """Serve each case without a cache, then with its caches on the same conversations; a row for each."""
         seeds = range(self.options.mixes)
         for name in sorted({case.model for case, _ in cases}):
@@ -248,7 +249,7 @@ class Bench:
         rows += [self._row(job.result(), reference) for reference, job in jobs]
         return rows
 
-    def _row(self, run: Run, reference: Run | None) -> dict[str, object]:
+    def _row(self, run: Run, reference: Run | None) -> dict[str, Any]:
         if reference is not None and run.mixes:
             compare(run, reference, None)
         requests = run.requests
@@ -276,7 +277,9 @@ class Bench:
         cases = [(self._placed(name, **pool), caches(self.options.caches)) for name in plain]
         cases += [(self._placed(name, graphs=True, **pool), caches(self.options.overlap_caches)) for name in WITH_GRAPHS]
         rows = self._beside([(case, with_caches) for case, with_caches in cases if case.name.startswith(self.options.cases)])
-        self.wrong += [f"{row['case']}, {row['cache']}: {line}" for row in rows if row["requests"] for line in row["trouble"]]
+        for row in rows:
+            if row["requests"]:
+                self.wrong += [f"{row['case']}, {row['cache']}: {line}" for line in row["trouble"]]
         return rows
 
     def _faults(self) -> list[dict[str, object]]:
