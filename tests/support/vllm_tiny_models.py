@@ -136,25 +136,29 @@ def save_eagle3(path: Path) -> None:
 
 
 def save_mimo(path: Path) -> None:
-    """A MiMo of two layers, and the module with which it drafts a token more (MTP)."""
+    """A MiMo of one layer, and the module with which it drafts a token more (MTP).
+
+    The module is the layer again, over the embedding of the token behind each position, and over something of the hidden state;
+    so it guesses some tokens right. The normed embeddings are some five times as long, and so is what it adds to them.
+    """
     import torch
     from safetensors.torch import load_file, save_file
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(8)
-    config = Qwen2Config(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=3)
+    config = Qwen2Config(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=1)
     Qwen2ForCausalLM(config).save_pretrained(path)
-    weights = {
-        name.replace("model.layers.2.", "model.mtp_layers.0."): each
-        for name, each in load_file(path / "model.safetensors").items()
-    }
-    weights["model.mtp_layers.0.input_proj.weight"] = torch.randn(128, 256) * 0.2
+    weights = load_file(path / "model.safetensors")
+    layer, module = "model.layers.0.", "model.mtp_layers.0."
+    drafts = {name.replace(layer, module): each.clone() for name, each in weights.items() if name.startswith(layer)}
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        drafts[f"{module}{name}.weight"] /= config.initializer_range
+    drafts[f"{module}input_proj.weight"] = torch.cat([torch.randn(128, 128) * 0.02, torch.eye(128)], dim=1)
     for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-        weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(128)
-    save_file(weights, path / "model.safetensors", {"format": "pt"})
+        drafts[f"{module}{name}.weight"] = torch.ones(128)
+    save_file({**weights, **drafts}, path / "model.safetensors", {"format": "pt"})
     told = json.loads((path / "config.json").read_text())
-    told |= {"architectures": ["MiMoForCausalLM"], "num_hidden_layers": 2, "num_nextn_predict_layers": 1}
-    told["layer_types"] = told["layer_types"][:2]
+    told |= {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
     (path / "config.json").write_text(json.dumps(told))
 
 

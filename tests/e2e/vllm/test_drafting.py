@@ -27,6 +27,8 @@ DRAFTS = {"draft_model": tiny_models.save_draft, "eagle": tiny_models.save_eagle
 TARGETS = {"mtp": tiny_models.save_mimo}
 """The Llama if left out."""
 HEADS = ("eagle", "eagle3", "mtp")
+"""Methods whose draft reads a token with the one behind it."""
+RANDOM = ("eagle", "eagle3")
 """Methods whose draft has random weights, so that what it guesses may never be right."""
 OUTPUT = 40
 
@@ -73,7 +75,7 @@ def farthest(engine: DraftingEngine) -> float:
     prompt's last token instead of the next one.
     """
     prompt = [3, 4, 5] * 20 + [7]
-    name = engine.add(prompt, output_tokens=3 * engine.page)
+    name = engine.add(prompt, output_tokens=6 * engine.page)
     engine.run()
     tokens = prompt + engine.outputs[name]
     length = len(tokens) // engine.page * engine.page
@@ -97,7 +99,7 @@ def test_every_output_equals_no_cache(engine: DraftingEngine) -> None:
     counters, after = engine.counters(), drafted(engine)
     print(f"{engine.method}: {REQUESTS} requests, {len(served)} not aborted, drafted {before} {after}, {counters}")
     assert counters["loaded_tokens"] > 3 * engine.page
-    assert after[0] - before[0] > after[1] - before[1] >= (engine.method not in HEADS), "some drafts were accepted, some not"
+    assert after[0] - before[0] > after[1] - before[1] >= (engine.method not in RANDOM), "some drafts were accepted, some not"
     assert [output for *_, output in served] == [engine.alone(tokens, salt=salt) for tokens, salt, _ in served]
 
 
