@@ -57,6 +57,7 @@ def test_results_are_written_as_json_and_tables(module: object, tmp_path: Path) 
 @pytest.fixture
 def bench(module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes a bench of a command line, whose parts are given."""
+    pytest.importorskip("torch")
     kit, parts = module("kit"), module("parts")  # type: ignore[operator]
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="none"))
 
