@@ -31,7 +31,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 ARGS ?=
 
-.PHONY: replay test deep bench bench-replay bench-transfers bench-storage engines engines-e2e sglang-contract vllm-contract lint docs clean
+.PHONY: replay test deep bench bench-replay bench-transfers bench-storage engines engines-e2e gpu-rehearsal sglang-contract vllm-contract lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload under recency and the default order: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -69,6 +69,13 @@ engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder o
 	$(if $(ENGINE_PYTHON),,bash tests/e2e/sglang/install.sh .engines/sglang)
 	$(or $(ENGINE_PYTHON),.engines/sglang/bin/python) -W ignore tests/e2e/sglang/run_mixes.py \
 	    --caches none,builtin,ours,ours+host,ours+files,ours+restart $(if $(ENGINE_PYTHON),--source .) $(ARGS)
+
+gpu-rehearsal:  ## packs the kit for a GPU, then tries it on a CPU as on a bare machine: PACKER=a Python 3.12 with pip, BARE=one with what the machine has
+	rm -rf out/gpu out/gpu-site
+	$(PACKER) tests/e2e/gpu/pack.py --out .gpu-kit
+	mkdir -p out/gpu
+	env -i PATH=/usr/bin:/bin HOME=$(CURDIR)/out/gpu $(BARE) -W ignore tests/e2e/gpu/kit.py --kit .gpu-kit --site out/gpu-site \
+	    --device cpu --out out/gpu $(ARGS)
 
 sglang-contract: $(VENV)/.base  ## what the SGLang backend relies on, against the newest SGLang; SGLANG=… takes a wheel or a folder
 	$(BIN)/python tests/e2e/sglang/contract.py $(or $(SGLANG),--newest)

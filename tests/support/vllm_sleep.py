@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from vllm_served_mix import Engine
 
 GARBAGE = 9.0
+GARBAGE_BYTE = 0x41
+"""A cache of such bytes has numbers of some 12, in every dtype of its layers."""
 
 
 def skip_without_sleep() -> None:
@@ -60,8 +62,10 @@ class SleepyMemory:
         """The backend's."""
         self.saved = {name: each.clone() for name, each in self.weights.items()} if level == 1 else {}
         self.asleep = {"weights", "kv_cache"}
-        for each in [*self.weights.values(), *kv_caches(self.runner)]:
-            each.fill_(GARBAGE)
+        for weight in self.weights.values():
+            weight.fill_(GARBAGE)
+        for cache in kv_caches(self.runner):
+            cache.fill_(GARBAGE_BYTE)
 
     def resume(self, tags: list[str] | None = None) -> None:
         """The backend's."""
@@ -73,8 +77,10 @@ class SleepyMemory:
 
 
 def kv_caches(runner: Any) -> list[torch.Tensor]:
-    """vLLM's cache, layer by layer."""
-    return [each for entry in runner.kv_caches for each in (entry if isinstance(entry, list | tuple) else [entry])]
+    """The bytes of vLLM's cache; layers of several dtypes may lie in the same ones."""
+    layers = [each for entry in runner.kv_caches for each in (entry if isinstance(entry, list | tuple) else [entry])]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in layers}
+    return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages.values()]
 
 
 @contextmanager
@@ -104,7 +110,7 @@ def sleepy_memory() -> Iterator[SleepyMemory]:
 def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict[str, torch.Tensor] | None = None) -> None:
     """Sleep and wake up, with other weights if any are given; requests go on afterwards."""
     engine.llm.llm_engine.engine_core.sleep(level, "keep")
-    assert all(bool((each == GARBAGE).all()) for each in kv_caches(memory.runner))
+    assert all(bool((each == GARBAGE_BYTE).all()) for each in kv_caches(memory.runner))
     engine.llm.wake_up(tags=["weights"])
     for name, each in (weights or {}).items():
         memory.weights[name].copy_(each)
@@ -112,7 +118,8 @@ def sleep(engine: Engine, memory: SleepyMemory, *, level: int = 1, weights: dict
 
 
 def loads_end(engine: Engine) -> None:
-    """vLLM cannot sleep before, those of aborted requests included."""
-    requests = engine.core.scheduler.requests
-    while any(each.status.name == "WAITING_FOR_REMOTE_KVS" or each.is_finished() for each in requests.values()):
+    """vLLM cannot sleep before: not while a request loads, holds what it has loaded and waits for its turn, or was aborted and
+    still loads."""
+    scheduler = engine.core.scheduler
+    while scheduler.kv_holding_waiting or any(each.is_finished() for each in scheduler.requests.values()):
         engine.step()

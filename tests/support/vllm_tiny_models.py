@@ -113,6 +113,55 @@ def save_eagle(path: Path) -> None:
     save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
 
 
+def save_eagle3(path: Path) -> None:
+    """An EAGLE-3 head of one layer for the Llama, which reads what two of its layers are given beside the token."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    own = {"draft_vocab_size": VOCABULARY, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}
+    settings: dict[str, Any] = {**COMMON, "num_key_value_heads": 2, "num_hidden_layers": 1, **own}
+    config = LlamaConfig(**settings, architectures=["LlamaForCausalLM"])
+    layers = {
+        name.removeprefix("model.").replace("layers.0.", "midlayer."): each.contiguous()
+        for name, each in LlamaForCausalLM(config).state_dict().items()
+        if "embed_tokens" not in name
+    }
+    for name in ("q_proj", "k_proj", "v_proj"):  # which read the token and the hidden state
+        layers[f"midlayer.self_attn.{name}.weight"] = torch.randn(128, 256) * 0.2
+    layers["midlayer.hidden_norm.weight"] = torch.ones(128)
+    config.save_pretrained(path)
+    save_file({**layers, "fc.weight": torch.randn(128, 256) * 0.2}, path / "model.safetensors", {"format": "pt"})
+
+
+def save_mimo(path: Path) -> None:
+    """A MiMo of one layer, and the module with which it drafts a token more (MTP).
+
+    The module is the layer again, over the embedding of the token behind each position, and over something of the hidden state;
+    so it guesses some tokens right. The normed embeddings are some five times as long, and so is what it adds to them.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(8)
+    config = Qwen2Config(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=1)
+    Qwen2ForCausalLM(config).save_pretrained(path)
+    weights = load_file(path / "model.safetensors")
+    layer, module = "model.layers.0.", "model.mtp_layers.0."
+    drafts = {name.replace(layer, module): each.clone() for name, each in weights.items() if name.startswith(layer)}
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        drafts[f"{module}{name}.weight"] /= config.initializer_range
+    drafts[f"{module}input_proj.weight"] = torch.cat([torch.randn(128, 128) * 0.02, torch.eye(128)], dim=1)
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        drafts[f"{module}{name}.weight"] = torch.ones(128)
+    save_file({**weights, **drafts}, path / "model.safetensors", {"format": "pt"})
+    told = json.loads((path / "config.json").read_text())
+    told |= {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
+    (path / "config.json").write_text(json.dumps(told))
+
+
 def save_llava(path: Path) -> None:
     """The Llama with two layers that see, and what prepares its images by PIL alone."""
     import torch

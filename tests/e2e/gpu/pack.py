@@ -1,9 +1,8 @@
 """Packs what the kit needs on a machine without a network: `python pack.py --out .gpu-kit --python python3.12`.
 
-That is SGLang's Python code from its wheel (tests, images, kernels in CUDA and what is written in Rust are left out, but for
-the core of its tree), wheels of what such a machine lacks, and this package, built. The machine has torch, triton and
-transformers, and what `THERE` names. The python is one of the machine's version; it asks its package index for the wheels,
-and builds this package.
+That is SGLang's Python code from its wheel (tests, images, kernels in CUDA and what is written in Rust are left out), wheels
+of what such a machine lacks, and this package, built. The machine has torch, torchvision, triton and transformers. The python
+is one of the machine's version; it asks its package index for the wheels, and builds this package.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ WHEELS = (
     "asttokens",
     "pure-eval",
 )
-LEFT_OUT = ("sglang/multimodal_gen/", "sglang/test/", "sglang/srt/rust_extensions/")
+LEFT_OUT = ("sglang/multimodal_gen/", "sglang/test/")
 WHOLE = "sglang/kernels/jit/"
 """SGLang asks at its import whether these sources are there."""
-KEPT = (".py", ".json", ".jinja", "METADATA", "entry_points.txt", "WHEEL", "mem_cache.cpython-312-x86_64-linux-gnu.so")
+KEPT = (".py", ".json", ".jinja", "METADATA", "entry_points.txt", "WHEEL")
 LARGEST_BYTES = 64 << 20
 
 
@@ -84,11 +83,18 @@ def packed(wheel: Path, target: Path) -> None:
     """Write the part of a wheel of SGLang that is used, as a compressed archive."""
     with zipfile.ZipFile(wheel) as archive, tarfile.open(target, "w:xz", preset=1) as out:
         for name in sorted(archive.namelist()):
-            if name.startswith(WHOLE) or (not name.startswith(LEFT_OUT) and name.endswith(KEPT)):
+            if _is_kept(name):
                 data = archive.read(name)
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 out.addfile(member, io.BytesIO(data))
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a name in a wheel of SGLang is a file that is used; folders have names of their own there."""
+    if name.endswith("/"):
+        return False
+    return name.startswith(WHOLE) or (not name.startswith(LEFT_OUT) and name.endswith(KEPT))
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +23,7 @@ from caches import CONFIG_VARIABLE, HOST, OURS, Cache
 from cases import CASES, Case
 from host_hits import saved_shape
 from imported_engine import ImportedEngine
-from run_mixes import Run, base_environment, compare, served
+from run_mixes import Run, base_environment, compare, last_error, served
 from written import written
 
 HERE = Path(__file__).resolve().parent
@@ -38,8 +39,20 @@ FAULTS = {
     "late passes, no fence": False,
 }
 """By what is planted whether outputs are those of no cache all the same."""
+PASSED, FAILED, NOT_REACHED, LEFT_OUT = "passed", "failed", "not reached", "not run: needs CUDA"
+"""What the summary says of a part."""
+REHEARSED = "none,ours+host"
+SHORT: dict[str, object] = {"waves": 2, "at_once": 2, "longest": 64, "longest_answer": 3}
+"""The mix of a rehearsal, in which Triton's kernels are interpreted."""
 ON_GPU_ALONE = ("late passes", "late passes, no fence")
 """On a CPU a pass has ended when its copies are asked for."""
+NEEDS_CUDA = {
+    "outputs": ("CUDA graphs", "streams beside overlap scheduling"),
+    "faults": ON_GPU_ALONE,
+    "speed": ("HiCache, which pins its memory",),
+    "loads": ("the shape of Llama 3.1 8B",),
+}
+"""What each part leaves out on a CPU."""
 HIERARCHICAL: dict[str, object] = {"enable_hierarchical_cache": True, "hicache_ratio": 2.0}
 SPEED_CACHES = (
     Cache(name="builtin", engine={}),
@@ -101,8 +114,9 @@ class Bench:
             folder.mkdir(exist_ok=True)
         self.environment = self._environment()
         self.engines: dict[str, FreshEngine | ImportedEngine] = {}
-        self.found: dict[str, Any] = {"machine": self._machine(), "not reached": []}
-        self.is_right = True
+        self.found: dict[str, Any] = {"machine": self._machine(), "kit MB": options.kit_mb, "summary": []}
+        self.wrong: list[str] = []
+        self.not_reached: list[str] = []
 
     def _environment(self) -> dict[str, str]:
         """What all engines are told."""
@@ -114,10 +128,12 @@ class Bench:
             base["SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK"] = "1"
             base["SGLANG_PLUGINS"] = "unified_tree,cache_timing,cuda_operators,planted_faults"
             base["TRITON_F32_DEFAULT"] = "ieee"  # and not tf32, of which a sum depends on how a prompt was cut
+        if self.options.rehearse or self.options.kit:
+            # The other core, in Rust, is compiled for one version of torch, and makes tensors by itself.
+            base["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"
         if self.options.rehearse:
             path.insert(0, str(REHEARSAL))
             base |= {"UNIFIED_TREE_REHEARSAL": "1", "TRITON_INTERPRET": "1"}
-            base["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # the other makes tensors by itself
         return {**base, "PYTHONPATH": os.pathsep.join(each for each in path if each)}
 
     def _machine(self) -> dict[str, object]:
@@ -131,19 +147,39 @@ class Bench:
             "torch": torch.__version__,
             "triton": triton.__version__,
             "cores": os.cpu_count(),
+            "SGLang's tree core": self.environment.get("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "rust"),
         }
 
     def run(self, parts: Iterable[str]) -> int:
-        """Run these parts; 1 if something is wrong."""
+        """Run these parts; 1 unless all of them passed."""
         for part in parts:
-            begun = time.monotonic()
-            self.found[part] = getattr(self, f"_{part}")()
-            self.found[f"{part} seconds"] = round(time.monotonic() - begun, 1)
-            self.found["right"] = self.is_right
+            self.found["summary"] += self._run(part)
             written(self.found, self.options.out)
-            print(f"{part}: {self.found[f'{part} seconds']} s", flush=True)
+            line = self.found["summary"][-1 - len(self._left_out(part))]
+            print(f"{part}: {line['status']} in {line['seconds']} s. {line['reason']}", flush=True)
         print((self.options.out / "gpu.md").read_text())
-        return 0 if self.is_right else 1
+        return 0 if all(line["status"] in (PASSED, LEFT_OUT) for line in self.found["summary"]) else 1
+
+    def _run(self, part: str) -> list[dict[str, object]]:
+        """Run a part; what the summary says of it, and of what it leaves out."""
+        begun = time.monotonic()
+        self.wrong, self.not_reached = [], []
+        try:
+            self.found[part] = getattr(self, f"_{part}")()
+        except Exception as error:  # the other parts run all the same
+            traceback.print_exc()
+            self.found[part] = []
+            self.wrong.append(f"{type(error).__name__}: {error}")
+        told = {"engines": len(self.found[part]), "seconds": round(time.monotonic() - begun, 1)}
+        reasons = [*self.wrong[:3], *([f"not reached in time: {'; '.join(self.not_reached)}"] if self.not_reached else [])]
+        status = FAILED if self.wrong else NOT_REACHED if self.not_reached else PASSED
+        line = {"part": part, "status": status, **told, "reason": "; ".join(reasons)}
+        left_out: list[dict[str, object]] = [{"part": f"{part}: {name}", "status": LEFT_OUT} for name in self._left_out(part)]
+        return [line, *left_out]
+
+    def _left_out(self, part: str) -> tuple[str, ...]:
+        """What a part does not run on this device."""
+        return () if self.is_gpu else NEEDS_CUDA.get(part, ())
 
     def close(self) -> None:
         """End what was started."""
@@ -169,7 +205,8 @@ class Bench:
             settings |= {"device": "cuda", "attention_backend": "triton", "sampling_backend": "pytorch"}
             settings["disable_cuda_graph"] = not graphs or self.options.rehearse
             settings["disable_prefill_cuda_graph"] = True
-        return replace(case, name=f"{name}{suffix}{GRAPHS if graphs else ''}", engine=settings, environment=environment)
+        name = f"{name}{suffix}{GRAPHS if graphs else ''}"
+        return replace(case, name=name, engine=settings, environment=environment, mix={**case.mix, **self.options.mix})
 
     def _allowed(self, cache: Cache) -> Cache:
         """The cache with a host tier on a GPU."""
@@ -182,10 +219,13 @@ class Bench:
         left = self.end - time.monotonic()
         options = argparse.Namespace(models=self.models, tp=1, pp=1, no_aborts=is_timed, timing=is_timed, timeout=max(1, left))
         if left <= 0:
-            self.found["not reached"].append(f"{case.name}, {cache.name}")
+            self.not_reached.append(f"{case.name}, {cache.name}")
             return Run(case, cache, turn)
         run = served(case, self._allowed(cache), turn, list(seeds), self.work, options, self._engine(case), more)
-        self.is_right = self.is_right and not run.trouble
+        if run.trouble and time.monotonic() >= self.end:
+            self.not_reached.append(f"{case.name}, {cache.name}")
+        else:
+            self.wrong += [f"{case.name}, {cache.name}: {line}" for line in run.trouble]
         print(f"{case.name}, {cache.name}: {len(run.requests)} requests; {run.trouble[:1] or 'served'}", flush=True)
         return run
 
@@ -193,7 +233,7 @@ class Bench:
         """Runs engines at once, where each has a process of its own."""
         return ThreadPoolExecutor(self.options.workers if self.is_gpu else 1)
 
-    def _beside(self, cases: list[tuple[Case, list[Cache]]]) -> list[dict[str, object]]:
+    def _beside(self, cases: list[tuple[Case, list[Cache]]]) -> list[dict[str, Any]]:
         """Serve each case without a cache, then with its caches on the same conversations; a row for each."""
         seeds = range(self.options.mixes)
         for name in sorted({case.model for case, _ in cases}):
@@ -209,7 +249,7 @@ class Bench:
         rows += [self._row(job.result(), reference) for reference, job in jobs]
         return rows
 
-    def _row(self, run: Run, reference: Run | None) -> dict[str, object]:
+    def _row(self, run: Run, reference: Run | None) -> dict[str, Any]:
         if reference is not None and run.mixes:
             compare(run, reference, None)
         requests = run.requests
@@ -227,11 +267,19 @@ class Bench:
             "trouble": run.trouble[:3],
         }
 
-    def _outputs(self) -> list[dict[str, object]]:
-        caches = [OUTPUT_CACHES[name] for name in self.options.caches.split(",") if name != "none"]
-        cases = [self._placed(name) for name in PLAIN] + [self._placed(name, graphs=True) for name in WITH_GRAPHS]
-        rows = self._beside([(case, caches) for case in cases if case.name.startswith(self.options.cases)])
-        self.is_right = self.is_right and not any(row["trouble"] for row in rows)
+    def _outputs(self, plain: Iterable[str] = PLAIN) -> list[dict[str, object]]:
+        def caches(names: str) -> list[Cache]:
+            return [
+                OUTPUT_CACHES[name] for name in names.split(",") if name != "none" and name in self.options.caches.split(",")
+            ]
+
+        pool = {} if self.options.pool is None else {"max_total_tokens": self.options.pool}
+        cases = [(self._placed(name, **pool), caches(self.options.caches)) for name in plain]
+        cases += [(self._placed(name, graphs=True, **pool), caches(self.options.overlap_caches)) for name in WITH_GRAPHS]
+        rows = self._beside([(case, with_caches) for case, with_caches in cases if case.name.startswith(self.options.cases)])
+        for row in rows:
+            if row["requests"]:
+                self.wrong += [f"{row['case']}, {row['cache']}: {line}" for line in row["trouble"]]
         return rows
 
     def _faults(self) -> list[dict[str, object]]:
@@ -245,7 +293,7 @@ class Bench:
             else None
         )
         planted = [name for name in FAULTS if self.is_gpu or name not in ON_GPU_ALONE]
-        before, rows = self.is_right, []
+        rows = []
         with self._at_once() as pool:
             jobs = []
             for name in planted:
@@ -257,8 +305,8 @@ class Bench:
                 row = self._row(job.result(), wanted)
                 differs = bool(row["requests"]) and bool(row["trouble"])
                 rows.append({"planted": name, "outputs": "differ" if differs else "equal", **row})
-                before = before and bool(row["requests"]) and differs != FAULTS[name]
-        self.is_right = before
+                if row["requests"] and differs == FAULTS[name]:
+                    self.wrong.append(f"{name}: outputs {rows[-1]['outputs']}")
         return rows
 
     def _speed(self) -> list[dict[str, object]]:
@@ -286,6 +334,7 @@ class Bench:
     def _timed(self, run: Run) -> list[dict[str, object]]:
         path = self.work / f"{run.case.name}.{run.cache.name}.timing.jsonl"
         if not run.mixes or not path.exists():
+            self.wrong += [f"{run.case.name}, {run.cache.name}: not timed"] if run.mixes else []
             return [{"case": run.case.name, "cache": run.cache.name, "trouble": run.trouble or ["not timed"]}]
         cached = sum(request["cached_tokens"] for request in run.requests)
         prompts = sum(request["prompt_tokens"] for request in run.requests)
@@ -333,7 +382,31 @@ class Bench:
         left = max(1.0, self.end - time.monotonic())
         FreshEngine(self.environment).serve(spec, environment, log, left, "host_hits.py")
         if not result.exists():
-            self.is_right = False
-            return [{"trouble": [f"no result: {log}"]}]
-        rows: list[dict[str, object]] = json.loads(result.read_text())
+            if time.monotonic() >= self.end:
+                self.not_reached.append("loads")
+            else:
+                self.wrong.append(f"no result: {log}: {last_error(log)}")
+            return []
+        rows: list[dict[str, Any]] = json.loads(result.read_text())
+        self.wrong += [f"{row['prompt tokens']} tokens: nothing came from host" for row in rows if not min(row["from host"])]
         return rows
+
+    def _branches(self) -> list[dict[str, object]]:
+        """The part outputs with SGLang's branches for CUDA: pages, and overlap scheduling, with short requests."""
+        told = {
+            "device": "cuda",
+            "rehearse": True,
+            "out": self.options.out / "rehearsal",
+            "mixes": 1,
+            "overlap_caches": REHEARSED,
+            "mix": SHORT,
+            "minutes": (self.end - time.monotonic()) / 60,
+        }
+        options = argparse.Namespace(**{**vars(self.options), **told})
+        options.out.mkdir(exist_ok=True)
+        bench = Bench(options, time.monotonic())
+        try:
+            return bench._outputs(plain=())
+        finally:
+            bench.close()
+            self.wrong, self.not_reached = bench.wrong, bench.not_reached

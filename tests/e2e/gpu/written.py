@@ -13,6 +13,7 @@ TITLES = {
     "faults": "Faults that were planted",
     "speed": "Time in the cache, and steps a second",
     "loads": "A prompt computed, and loaded from host",
+    "branches": "Outputs where a CPU passes for a GPU",
 }
 
 
@@ -20,13 +21,12 @@ def written(found: dict[str, Any], folder: Path) -> None:
     """Write `gpu.json` and `gpu.md`; what was there is replaced."""
     (folder / "gpu.json").write_text(json.dumps(found, indent=1))
     machine = ", ".join(f"{name} {value}" for name, value in found["machine"].items())
-    lines = ["# SGLang with this cache", "", f"{machine}.", ""]
-    if found["not reached"]:
-        lines += [f"Not reached in time: {'; '.join(found['not reached'])}.", ""]
+    kit = "" if found["kit MB"] is None else f", kit {found['kit MB']} MB"
+    lines = ["# SGLang with this cache", "", f"{machine}{kit}.", ""]
     for part, title in TITLES.items():
         if part in found:
-            lines += [f"## {title}", "", *table(found[part]), "", f"{found[f'{part} seconds']} s.", ""]
-    lines.append("All is as it should be." if found.get("right") else "**Something is wrong.**")
+            lines += [f"## {title}", "", *table(found[part]), ""]
+    lines += ["## Summary", "", *table(found["summary"])]
     (folder / "gpu.md").write_text("\n".join(lines) + "\n")
 
 

@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import plugin_path
 import tiny_models
 from caches import CONFIG_VARIABLE, Cache, chosen
 from run_mixes import CHECKS, ENGINE
+from server_kills import Kills
 
 ROLES = ("none", "prefill", "decode")
 AT_ONCE = 6
@@ -86,24 +88,25 @@ class Served:
         self.engine: Any = sglang.Engine(**engine, **more)
         self.manager = self.engine.tokenizer_manager
 
-    def run(self) -> dict[str, Any]:
-        """Serve all, in groups that both servers begin together, and empty the cache."""
+    def run(self, begin: int, rows: Path) -> bool:
+        """Serve all from a request on, in groups that both servers begin together, each written as it ends; then empty the
+        cache, and say whether it is empty."""
         loop = self.engine.loop
-        rows = loop.run_until_complete(self._all())
-        return {"rows": rows, "is_empty": loop.run_until_complete(self._emptied())}
+        loop.run_until_complete(self._all(begin, rows))
+        return bool(loop.run_until_complete(self._emptied()))
 
-    async def _all(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for first in range(0, len(self.requests), AT_ONCE):
+    async def _all(self, begin: int, path: Path) -> None:
+        for first in range(begin, len(self.requests), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(self.requests)))
             tasks = [asyncio.create_task(self._one(number)) for number in numbers]
             for number in numbers if self.role != "none" else ():
                 if self.requests[number].is_aborted:
                     await asyncio.sleep(random.Random(number).random() * 0.1)
                     self.manager.abort_request(rid=f"r{number}")
-            rows += await asyncio.gather(*tasks)
+            answers = await asyncio.gather(*tasks)
+            with path.open("a") as out:
+                out.write("".join(json.dumps({"number": n, **row}) + "\n" for n, row in zip(numbers, answers, strict=True)))
             await self._meet(first)
-        return rows
 
     async def _meet(self, group: int) -> None:
         """Wait for the other server."""
@@ -151,15 +154,17 @@ class Served:
         return False
 
 
-def apart(role: str, work: Path, engine: dict[str, object], requests: list[Request], prefill: Cache, ratio: float) -> int:
-    """Fork a process that serves in a role; its number."""
+def apart(
+    work: Path, engine: dict[str, object], requests: list[Request], prefill: Cache, ratio: float, role: str, begin: int
+) -> int:
+    """Fork a process that serves in a role, from a request on; its number."""
     child = os.fork()
     if child:
         return child
     os.setsid()
     try:
         served = Served(role, engine, requests, work / "rooms", prefill, ratio)
-        (work / f"{role}.json").write_text(json.dumps(served.run()))
+        (work / f"{role}.json").write_text(json.dumps({"is_empty": served.run(begin, work / f"{role}.rows")}))
         served.engine.shutdown()
     except BaseException:
         traceback.print_exc()
@@ -167,21 +172,28 @@ def apart(role: str, work: Path, engine: dict[str, object], requests: list[Reque
     os._exit(0)
 
 
+def rows_of(path: Path) -> dict[int, dict[str, Any]]:
+    """What a server gave, by request."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {line["number"]: line for line in lines}
+
+
 def compared(work: Path, requests: list[Request], asked_prefixes: list[int]) -> tuple[str, bool]:
     """A line of what was found, and whether all is right."""
     found = {role: json.loads((work / f"{role}.json").read_text()) for role in ROLES if (work / f"{role}.json").exists()}
     if len(found) < len(ROLES):
         return f"no result of {sorted(set(ROLES) - found.keys())}", False
-    pairs = list(zip(found["none"]["rows"], found["decode"]["rows"], strict=True))
+    rows = {role: rows_of(work / f"{role}.rows") for role in ROLES}
+    pairs = [(rows["none"][number], row) for number, row in rows["decode"].items()]
     ended = [(wanted["output"], got["output"]) for wanted, got in pairs if got["output"] is not None]
     wrong = sum(wanted != got for wanted, got in ended)
     is_empty = all(each["is_empty"] for each in found.values())
-    hits = sum(row["cached"] for row in found["prefill"]["rows"])
+    hits = sum(row["cached"] for row in rows["prefill"].values())
     tiers = {
-        tier: sum(row["tiers"].get(tier) or 0 for row in found["prefill"]["rows"]) for tier in ("device", "host", "storage")
+        tier: sum(row["tiers"].get(tier) or 0 for row in rows["prefill"].values()) for tier in ("device", "host", "storage")
     }
     line = (
-        f"{len(ended) - wrong} equal, {wrong} wrong, {len(pairs) - len(ended)} aborted or failed; "
+        f"{len(ended) - wrong} equal, {wrong} wrong, {len(requests) - len(ended)} aborted, failed or lost; "
         f"{sum(len(request.prompt) for request in requests):,} prompt tokens, {hits:,} from the cache of prefill "
         f"({', '.join(f'{count:,} {tier}' for tier, count in tiers.items() if count)}), "
         f"{sum(asked_prefixes):,} not transferred; {'both caches were emptied' if is_empty else 'A CACHE IS NOT EMPTY'}"
@@ -201,6 +213,7 @@ def main() -> int:
     parser.add_argument("--ratio", type=float, default=4.0, help="host pages of the prefill server for each device page")
     parser.add_argument("--tokens", type=int, default=1200, help="of each server's pool")
     parser.add_argument("--tp", type=int, default=1, help="ranks of each server, joined by gloo")
+    parser.add_argument("--kills", type=int, default=0, help="of either server, while transfers are under way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overlap", action="store_true", help="with overlap scheduling")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
@@ -237,13 +250,18 @@ def main() -> int:
         engine |= {"num_reserved_decode_tokens": 16, **SETTINGS[name]}
         engine |= {"model_path": str(tiny_models.saved(name, options.folder)), "attention_backend": "cpu_windows"}
         engine["disable_overlap_schedule"] = not options.overlap
-        os.waitpid(apart("none", work / name, engine, requests, prefill, options.ratio), 0)
-        for child in [apart(role, work / name, engine, requests, prefill, options.ratio) for role in ("prefill", "decode")]:
-            os.waitpid(child, 0)
+        start = partial(apart, work / name, engine, requests, prefill, options.ratio)
+        os.waitpid(start("none", 0), 0)
+        groups = list(range(0, len(requests), AT_ONCE))
+        times = {"ranks": options.tp, "lasts_s": options.lasts, "seed": options.seed}
+        kills = Kills(rooms, start, groups, options.kills, **times)
+        kills.run()
         prefixes = [int(path.read_text()) for path in rooms.glob("*.0/prefix")]
         line, is_well = compared(work / name, requests, prefixes)
-        is_right = is_right and is_well
-        print(f"{name}: {line}", flush=True)
+        is_right = is_right and is_well and not kills.ended and bool(kills.done) == bool(options.kills)
+        told = f"; {len(kills.done)} kills: {kills.done}" if kills.done else ""
+        told += f"; ENDED BY ITSELF: {kills.ended}" if kills.ended else ""
+        print(f"{name}: {line}{told}", flush=True)
     return 0 if is_right else 1
 
 

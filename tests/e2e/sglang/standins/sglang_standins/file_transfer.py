@@ -54,7 +54,7 @@ def failing(room: int) -> str:
 
 def put(path: Path, value: object) -> None:
     """Write a file that is there as a whole or not at all."""
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".{os.getpid()}.part")  # both sides may abort at once
     part.write_bytes(pickle.dumps(value))
     part.rename(path)
 
