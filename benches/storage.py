@@ -42,7 +42,7 @@ from unified_tree import Key
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage import CheckedStorage, FileStorage, KeyChain, Outcome, StoredPool
 from unified_tree.controllers.storage.file.table_entry import entry
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape, round_up, shape_within
+from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, TableShape, round_up, shape_within
 
 BATCH_BYTES = 8 << 20
 SOURCE_BYTES = 256 << 20

@@ -20,7 +20,7 @@ from benches.contestants import ROOT
 from benches.machine import commit, machine
 from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
-from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.controllers.storage.registered_storage import address_of
 
 sys.path.append(str(ROOT / "tests" / "support"))

@@ -7,7 +7,7 @@ if __name__ != "unified_tree.controllers.storage":  # a second name would make e
     raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")
 
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
-from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.checked_storage import CheckedStorage, StoreFault
 from unified_tree.controllers.storage.file import FileLimits, FileStorage
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hit_policy import (
@@ -33,7 +33,6 @@ from unified_tree.controllers.storage.storage_engine import (
     StoredPoolStats,
 )
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
-from unified_tree.controllers.storage.store_faults import StoreFault
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 
 __all__ = [
