@@ -18,9 +18,8 @@ from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKEN
 from unified_tree.controllers.workbench.report.answers import answers, leaves_room, overload
 from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
-from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_answers, print_columns, print_header, print_rows
-from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.report.text_table import progress_bar, report_console
 from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_specs
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan

@@ -35,8 +35,7 @@ from unified_tree.controllers.testing.faulty_storage import FaultyStorage, Stora
 from unified_tree.controllers.testing.job_contract import OpenJobs, check_jobs, job_checks
 from unified_tree.controllers.testing.letter_tree import LetterTree
 from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
-from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
+from unified_tree.controllers.testing.simulated_engine import Faults, Latencies, SimulatedEngine
 from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
 from unified_tree.controllers.testing.storage_contract import check_storage_engine, storage_engine_checks
 from unified_tree.controllers.testing.storage_rig import OpenEngine, StorageRig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from shutil import get_terminal_size
@@ -14,7 +15,7 @@ from rich.text import Text
 from unified_tree.controllers.workbench.runs.plan import SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from unified_tree.controllers.workbench.report.columns import Column, Section
     from unified_tree.controllers.workbench.runs.row_result import RowResult
@@ -120,3 +121,36 @@ def _cell(column: Column, row: RowResult) -> Cell:
     value = column.value(row)
     wrong = Mark.WRONG if column.key == "wrong_bytes" and value else Mark.NONE
     return Cell(column.text(value), Mark.BEST if column.key == "hit_rate" else wrong)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None, *, then: str = "finishing") -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with an estimate of the time left, where stderr is a terminal. It advances by what it is called with.
+
+    Args:
+        what: what is done.
+        total: how far it goes; None where that is not known.
+        then: what is still to do when all of that is done.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=120) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            if bar.tasks[0].finished and len(bar.tasks) == 1:
+                bar.update(task, visible=False)
+                bar.add_task(then, total=None)
+
+        yield advance
