@@ -71,9 +71,8 @@ CIRCLES = (
     {
         "controllers.storage_tier.persist_queue",
         "controllers.storage_tier.prefetch",
-        "controllers.storage_tier.prefetch_requests",
-        "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.prefetcher",
+        "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.storage_controller",
     },
     {"controllers.workbench.server.served_request", "controllers.workbench.server.timed_cache"},

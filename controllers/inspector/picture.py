@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.inspector.frame_shapes import check_tree
-from unified_tree.controllers.inspector.namespace_timeline import NamespaceTimeline
-from unified_tree.controllers.inspector.timeline import Timeline
+from unified_tree.controllers.inspector.frames import check_tree
+from unified_tree.controllers.inspector.timeline import NamespaceTimeline, Timeline
 from unified_tree.controllers.inspector.tree_picture import TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS
 from unified_tree.misses.miss_cause import MissCause

@@ -12,26 +12,108 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
-from unified_tree.controllers.prefix_linker.linked_request import LinkedRequest, Stage
-from unified_tree.controllers.prefix_linker.linked_retrieve import LinkedRetrieve
 from unified_tree.controllers.prefix_linker.linked_stores import LinkedStores
-from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, tokens_of
-from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span, tokens_of
 from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+    from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
+
+
+class Stage(Enum):
+    """How far a request is."""
+
+    LOOKING = "looking"
+    FETCHING = "fetching"
+    READY = "ready"
+
+
+@dataclass(slots=True)
+class LinkedRequest:
+    """One request.
+
+    Attributes:
+        key: its prompt.
+        name: what the linker knows it as.
+        salt: of its namespace when it arrived.
+        generation: of its namespace when it arrived.
+        since: when that was, in seconds.
+        stage: how far it is.
+        stored_tokens: what the peer has, or was asked to keep.
+        retrieved_tokens: what came by a retrieve.
+        retrieve: the one under way.
+    """
+
+    key: Key
+    name: str
+    salt: str
+    generation: Generation
+    since: float
+    stage: Stage = Stage.LOOKING
+    stored_tokens: int = 0
+    retrieved_tokens: int = 0
+    retrieve: LinkedRetrieve | None = None
+
+
+class LinkedRetrieve:
+    """A lease that holds pages for the first `end` tokens of a key, and of a window only what is needed there.
+
+    Args:
+        cache: gives the pages, evicting as needed.
+        key: the prompt.
+        end: what was found, more than the cache has.
+
+    Raises OutOfPagesError, with nothing held, where the device has no room.
+    """
+
+    def __init__(self, cache: PrefixCache, key: Key, end: int) -> None:
+        self._cache = cache
+        self._end = end
+        self._lease = cache.acquire_to_fill(key, end)
+        self.begin = self._lease.cached_tokens
+
+    def span(self, pools: Sequence[LinkedPool], salt: str, chunk_tokens: int) -> Span:
+        """What the linker is to fill: whole chunks, from the one that the first missing token lies in."""
+        first = self.begin // chunk_tokens * chunk_tokens
+        pages = {pool.name: self._pages_of(pool, first) for pool in pools}
+        return Span(tokens=tokens_of(self._lease.key)[: self._end], salt=salt, begin=self.begin, end=self._end, pages=pages)
+
+    def _pages_of(self, pool: LinkedPool, first_token: int) -> NDArray[np.int64]:
+        if pool.coverage.is_exact:
+            return np.array([self._lease.state_page], np.int64)
+        first, last = pool.page_range(first_token, self._end)
+        ids = self._lease.pages(pool.owner, first)[: last - first]
+        return np.where(ids < 0, ids[-1], ids)  # holes lie before `begin`: a page of the lease's own, which is not written
+
+    def publish(self, lacking: Sequence[str]) -> int:
+        """The pages are filled, but for some components: give them to the tree. Returns by how many tokens the prefix grew."""
+        lease = self._lease
+        states = {} if lease.state_page is None else {self._end: lease.state_page}
+        self._cache.commit(lease, self._end, states, without=lacking, resumable=True)
+        return self._end - self.begin
+
+    def release(self) -> None:
+        """Free what is held; nobody writes to it any more."""
+        self._cache.release(self._lease)
 
 
 class LinkedPrefixes:
@@ -238,3 +320,31 @@ def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[Linke
         raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")
     if linker.chunk_tokens % cache.page_size:
         raise ConfigurationError(f"chunks of {linker.chunk_tokens} tokens are no multiple of pages of {cache.page_size}")
+
+
+class PrefixSalt:
+    """Salts of a cache's namespaces.
+
+    After `PrefixCache.invalidate` a namespace's salt is unique: only this process finds what is computed from then on, until a
+    link is created with the new weights version.
+
+    Args:
+        weights_version: of the model at the time.
+        formats: identifies the linked pages' formats (`format_digest`).
+        generation: `InvalidationCounters.of`.
+    """
+
+    def __init__(self, weights_version: str, formats: str, generation: Callable[[str], tuple[int, int]]) -> None:
+        self._weights_version = weights_version
+        self._formats = formats
+        self._generation = generation
+        self._overall = generation("")[0]
+        self._secret = secrets.token_hex(16)
+
+    def of(self, namespace: str) -> str:
+        """32 hexadecimal digits."""
+        generation = self._generation(namespace)
+        parts: tuple[object, ...] = (namespace, self._weights_version, self._formats)
+        if generation != (self._overall, 0):
+            parts = (*parts, self._secret, generation)
+        return sha256(repr(parts).encode()).hexdigest()[:32]

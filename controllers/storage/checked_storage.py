@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.counters.latency import LatencyStats
 from unified_tree.controllers.counters.latency_counter import LatencyCounter
-from unified_tree.controllers.storage.page_seal import is_intact, seal, xxh3_128_digest
+from unified_tree.controllers.storage.checksums import xxh3_128_digest
+from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.storage_engine import AnsweringEngine, Outcome, SealingEngine
 from unified_tree.terms.errors import StorageError

@@ -25,7 +25,7 @@ from unified_tree.terms.errors import ConfigurationError, TransferError, words_o
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.progress import Progress
+    from unified_tree.controllers.transfer_engines.ledger import Progress
     from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
 
     Movers = Mapping[str, PageMover] | None

@@ -12,7 +12,7 @@ from unified_tree.terms.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.progress import Progress
+    from unified_tree.controllers.transfer_engines.ledger import Progress
 
 
 @dataclass(frozen=True, slots=True)

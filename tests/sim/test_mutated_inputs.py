@@ -32,11 +32,10 @@ from unified_tree.controllers.cli.size_command import SIZE_OPTIONS
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.diagnosed import figures_of
-from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.frames import LENGTHS, MAGIC, FrameDecoder, encode
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-from unified_tree.controllers.inspector.recorded_walk import recorded_walk
-from unified_tree.controllers.inspector.recording_page import read_recording
+from unified_tree.controllers.inspector.recording_page import read_recording, recorded_walk
+from unified_tree.controllers.inspector.tree_picture import EVERYTHING, flame, run_details
 from unified_tree.controllers.storage.engine_settings import load_settings, section
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli

@@ -9,9 +9,9 @@ before and after, a price means most, so in between it is nothing.
 
 Rejected: plain sub-gradients stop far above what ten times as many of these steps reach.
 
-`feasible_depths` repairs the priced choice of depths, so that there is room for it. At the best prices found some moments are asked for more than fits and others for less. So requests are let in one by one, those
-first that get most for what they pay, each at the deepest place that still fits; what room is left goes to those who would go
-deeper.
+`feasible_depths` repairs the priced choice of depths, so that there is room for it. At the best prices found some moments are
+asked for more than fits and others for less. So requests are let in one by one, those first that get most for what they pay,
+each at the deepest place that still fits; what room is left goes to those who would go deeper.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.optimum.demand import Demand
     from unified_tree.controllers.workbench.optimum.idle import Idle, Int64s
     from unified_tree.controllers.workbench.optimum.prices import Prices
-
-    Floats = NDArray[np.float64]
-    from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Use = tuple[int, int, int, int]

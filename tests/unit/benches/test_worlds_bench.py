@@ -74,18 +74,18 @@ def test_two_worlds_are_replayed_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*arguments, "--policies", "lru"]) == 0
     (first,) = [row for row in map(json.loads, file.read_text().splitlines()) if row["seed"] == 2]
     file.write_text("".join(json.dumps(row | {"hit_tokens": 0}) + "\n" for row in [first]))
-    policies = ["--policies", "lru,unified_tree.policies.built_in:CostAware"]
+    policies = ["--policies", "lru,unified_tree.policies.table:CostAware"]
     assert main(arguments + policies) == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row["seed"], row["policy"]) for row in rows] == [
         (2, "lru"),  # as the file had it
-        (2, "unified_tree.policies.built_in:CostAware"),
+        (2, "unified_tree.policies.table:CostAware"),
         (3, "lru"),
-        (3, "unified_tree.policies.built_in:CostAware"),
+        (3, "unified_tree.policies.table:CostAware"),
     ]
     printed = capsys.readouterr().out
     assert "| 2 | agents | qwen3-32b | paths |" in printed
-    assert "`unified_tree.policies.built_in:CostAware` beside `lru`" in printed
+    assert "`unified_tree.policies.table:CostAware` beside `lru`" in printed
     assert "certified bound" in printed
 
 
