@@ -5,9 +5,6 @@ Prometheus and needs the `metrics` extra; `RequestSpans` reports each request to
 A `Generation` is one weights version of a namespace. A `CacheLayout` lists which components have their own pages.
 """
 
-if __name__ != "unified_tree.controllers.cache":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.cache, not as {__name__}")
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -4,9 +4,6 @@ operations all have finished. Start at `DistributedConsensus` over torch.distrib
 `Reduction` below `TickedConsensus`.
 """
 
-if __name__ != "unified_tree.controllers.ranks":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.ranks, not as {__name__}")
-
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.ranks.consensus import Agreement, Consensus, Decision, Finished

@@ -3,9 +3,6 @@ which opens an engine by name from a `StorageRegistry`. To add an engine, derive
 (`KeyChain`) and seals of stored pages, and which lengths can be restored (`restorable_lengths`).
 """
 
-if __name__ != "unified_tree.controllers.storage":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")
-
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.controllers.storage.checked_storage import CheckedStorage, StoreFault
 from unified_tree.controllers.storage.file import FileLimits, FileStorage

@@ -23,9 +23,6 @@ A cache with a host tier needs no torch either. `SimulatedEngine` moves pages in
 >>> cache.close()
 """
 
-if __name__ != "unified_tree.controllers.testing":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.testing, not as {__name__}")
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -17,9 +17,6 @@ virtual time, by a seed. Your own engine implements `TransferEngine`.
 >>> cache.close()
 """
 
-if __name__ != "unified_tree.controllers.transfer_engines":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.transfer_engines, not as {__name__}")
-
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.transfer_engines.cpu_engine import CpuEngine
