@@ -481,6 +481,7 @@ setup(
     package_data={
         "": ["*.pyi"],
         "unified_tree": ["py.typed"],
+        "unified_tree.components": ["*.json"],
         "unified_tree.controllers.inspector": ["page/*"],
     },
     include_package_data=False,
