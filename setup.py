@@ -91,7 +91,6 @@ INTERPRETED = frozenset(
         "controllers/cache/tenant_settings",
         "controllers/host/idle_boundaries",
         "controllers/host/host_tier",
-        "controllers/host/load_cost",
         "controllers/pages/block_tables",
         "controllers/ranks/message",
         "controllers/storage_tier/checkpoint",

@@ -61,9 +61,8 @@ CIRCLES = (
     {"policies.density.hit_density", "policies.density.queues"},
     {
         "state.claims",
-        "state.freed",
-        "state.resumability",
         "state.retiring",
+        "state.resumability",
         "state.state_view",
         "state.tree_state",
     },

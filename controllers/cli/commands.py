@@ -22,8 +22,8 @@ from unified_tree.controllers.workbench.report.report import print_answers, prin
 from unified_tree.controllers.workbench.report.text_table import progress_bar, report_console
 from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_specs
+from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
 from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.sizing.changes import Changes

@@ -11,9 +11,8 @@ from unified_tree.controllers.cli.options import COMMON, FILE, GROUPS, OPTIONS, 
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.report.report import print_header
 from unified_tree.controllers.workbench.report.text_table import progress_bar, report_console
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec, split_for_server
+from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import print_sizes, write_json

@@ -3,7 +3,6 @@
 Start at `HostTier`, the settings that `PrefixCache(host=...)` takes. `LoadCost` decides between loading and computing.
 """
 
-from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import HostTier, LoadCost, WritePolicy
 
 __all__ = ["HostTier", "LoadCost", "WritePolicy"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from unified_tree.controllers.cache.stats import TOTALS
-from unified_tree.controllers.inspector.namespace_tally import SERIES
+from unified_tree.controllers.inspector.timeline import SERIES
 from unified_tree.controllers.inspector.tree_walk import COLUMNS, COMPONENT_MASK
 from unified_tree.controllers.shapes import (
     COUNT,

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.linked_stores import LinkedStores
-from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span, tokens_of
+from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters, PrefixLinker, Progress, Span, tokens_of
 from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 

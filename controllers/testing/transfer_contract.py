@@ -19,7 +19,7 @@ from unified_tree.terms.errors import PageError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
+    from unified_tree.controllers.transfer_engines.transfer import TransferEngine
 
 
 OpenTransferEngine = Callable[[Mapping[str, "PageMover"]], "TransferEngine"]

@@ -31,9 +31,9 @@ from unified_tree.controllers.cli.options import OPTIONS
 from unified_tree.controllers.cli.size_command import SIZE_OPTIONS
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.inspector.diagnosed import figures_of
 from unified_tree.controllers.inspector.frames import LENGTHS, MAGIC, FrameDecoder, encode
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
+from unified_tree.controllers.inspector.picture import figures_of
 from unified_tree.controllers.inspector.recording_page import read_recording, recorded_walk
 from unified_tree.controllers.inspector.tree_picture import EVERYTHING, flame, run_details
 from unified_tree.controllers.storage.engine_settings import load_settings, section

@@ -10,7 +10,7 @@ import torch
 from fake_lanes import FakeDevice, LaneCells
 from numpy.typing import NDArray
 
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PageFormat, PagePair, Part
 from unified_tree.controllers.testing import Cells, Latencies, SimulatedEngine, TransferRig
 from unified_tree.controllers.testing.cells import Ids

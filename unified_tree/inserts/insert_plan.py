@@ -24,7 +24,7 @@ from unified_tree.lookup.matching import path_reach, walk
 from unified_tree.native.chosen import agreement
 from unified_tree.native.int64 import any_negative
 from unified_tree.nodes.node import Node
-from unified_tree.nodes.page_ids import page_ids
+from unified_tree.state.page_set import page_ids
 from unified_tree.terms.errors import InsertError, PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
 

@@ -15,10 +15,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import engine_opener
+from unified_tree.controllers.storage.engine_settings import check_listens, engine_opener
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
 from unified_tree.controllers.storage.registered_storage import Direction, RegisteredStorage
-from unified_tree.controllers.storage.server_address import check_listens
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError

@@ -25,9 +25,9 @@ from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, RedisError, ResponseError
 from redis.retry import Retry
 
+from unified_tree.controllers.storage.engine_settings import host_and_port
 from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
 from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings, is_address
-from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _READ_BYTES = 1 << 18

@@ -9,9 +9,9 @@ from unified_tree.controllers.storage.engine_settings import (
     SECONDS,
     Bounds,
     check_address,
+    host_and_port,
 )
 from unified_tree.controllers.storage.registered_storage import RegisteredSettings
-from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.terms.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384

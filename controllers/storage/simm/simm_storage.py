@@ -22,9 +22,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import engine_opener
+from unified_tree.controllers.storage.engine_settings import check_listens, engine_opener
 from unified_tree.controllers.storage.registered_storage import Direction, RegisteredStorage
-from unified_tree.controllers.storage.server_address import check_listens
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool

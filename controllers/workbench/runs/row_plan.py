@@ -7,8 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import host_budget
-from unified_tree.controllers.workbench.runs.budget_split import path_only_host_split, tokens_in
-from unified_tree.controllers.workbench.runs.plan import RowKind
+from unified_tree.controllers.workbench.runs.plan import RowKind, path_only_host_split, tokens_in
 from unified_tree.controllers.workbench.server.page_store import raw_layers
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.declare.block_budget import BlockBudget

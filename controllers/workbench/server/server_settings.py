@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost, WritePolicy
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES
 from unified_tree.controllers.storage.file.table_index import BLOCK_BYTES, HEADER_BYTES, round_up

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.report.text_table import print_table
-from unified_tree.controllers.workbench.sizing.curve import GIB
+from unified_tree.controllers.workbench.sizing.sizes import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unified_tree.controllers.workbench.runs.plan import Plan
-    from unified_tree.controllers.workbench.sizing.curve import Curve, Point
     from unified_tree.controllers.workbench.sizing.sample import Sample
-    from unified_tree.controllers.workbench.sizing.sizes import Sizes
+    from unified_tree.controllers.workbench.sizing.sizes import Curve, Point, Sizes
 
 
 FORMAT = 1

@@ -13,8 +13,7 @@ import pytest
 
 from unified_tree import TenantGroup, Tenants
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
