@@ -36,7 +36,6 @@ from unified_tree.controllers.workbench.server.server_settings import (
     StorageSettings,
 )
 from unified_tree.controllers.workbench.server.verified_pages import Verification
-from unified_tree.controllers.workbench.traces.mix import isolated, mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MULTITURN,
     MultiturnOptions,
@@ -45,6 +44,7 @@ from unified_tree.controllers.workbench.traces.synthetic import (
     synthetic_workload,
 )
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.workload import isolated, mixed
 from unified_tree.declare.tenants import TenantGroup, Tenants
 from unified_tree.policies.table import POLICIES
 

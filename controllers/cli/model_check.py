@@ -15,8 +15,7 @@ from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.components.token_path import is_token_path
 from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.adapters.sglang.settings import HostSettings
-from unified_tree.controllers.workbench.report.composition_tables import print_models
-from unified_tree.controllers.workbench.report.text_table import print_table, report_console
+from unified_tree.controllers.workbench.report.text_table import print_models, print_table, report_console
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.stats import BudgetStats, HostPoolStats, PoolStats
     from unified_tree.controllers.workbench.optimum.demand import Room
+    from unified_tree.controllers.workbench.runs.plan import RowPlan
     from unified_tree.controllers.workbench.runs.row_counters import RowCounters
-    from unified_tree.controllers.workbench.runs.row_plan import RowPlan
     from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
     from unified_tree.controllers.workbench.traces.workload import Int64s, Workload
 

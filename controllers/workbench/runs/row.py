@@ -21,9 +21,8 @@ from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.workbench.runs.certificate import Situation
 from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance, PlannedClairvoyance
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowPlan, RowSpec
 from unified_tree.controllers.workbench.runs.row_counters import NOT_ADMITTED, RowCounters
-from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
 from unified_tree.controllers.workbench.runs.row_tiers import RowTiers, stand_up
 from unified_tree.controllers.workbench.server.fetches import Fetches, LinkFetches, StoreFetches

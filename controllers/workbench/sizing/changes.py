@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, MORE, Change, more_device
+from unified_tree.controllers.workbench.report.report import LEAST_GAIN, MORE, Change, more_device
 from unified_tree.controllers.workbench.runs.plan import split_for_server
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample

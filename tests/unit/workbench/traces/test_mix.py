@@ -11,14 +11,13 @@ import pytest
 from replay_rows import invoke
 
 from unified_tree import TraceError
-from unified_tree.controllers.workbench.traces.mix import isolated, mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MultiturnOptions,
     SyntheticOptions,
     multiturn_workload,
     synthetic_workload,
 )
-from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
+from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, isolated, mixed
 
 
 def test_a_mix_has_all_requests_in_order_and_shares_nothing() -> None:
