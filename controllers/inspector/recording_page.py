@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from unified_tree.controllers.inspector.picture import Picture
     from unified_tree.controllers.inspector.tree_picture import TreePicture
 
 

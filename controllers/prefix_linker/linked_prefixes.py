@@ -26,8 +26,6 @@ from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, 
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool

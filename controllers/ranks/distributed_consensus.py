@@ -17,8 +17,6 @@ from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
     from unified_tree.controllers.ranks.rank_watch import RankWatch
 
 

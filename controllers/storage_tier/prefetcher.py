@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
-    from unified_tree.controllers.storage_tier.prefetch import Prefetch
     from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.declare.keys import Key

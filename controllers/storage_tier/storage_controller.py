@@ -33,15 +33,11 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.controllers.storage.checked_storage import CheckedStorage
-    from unified_tree.controllers.storage.key_chain import KeyChain
     from unified_tree.controllers.storage_tier.fetch import Fetch
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
     from unified_tree.controllers.storage_tier.jobs import Steps
     from unified_tree.controllers.storage_tier.persist_job import PersistJob
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
-    from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
-    from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Boundary

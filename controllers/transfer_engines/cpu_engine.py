@@ -26,7 +26,7 @@ from unified_tree.terms.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.schedule import Schedule, Step
+    from unified_tree.controllers.transfer_engines.schedule import Step
     from unified_tree.controllers.transfer_engines.transfer import Transfer
 
 

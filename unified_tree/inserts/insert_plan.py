@@ -29,13 +29,10 @@ from unified_tree.terms.errors import InsertError, PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.declare.component_layout import SharedWindow
-    from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
     from unified_tree.terms.results import Boundary
 

@@ -19,7 +19,7 @@ from unified_tree.terms.errors import ConfigurationError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.node import Node
     from unified_tree.nodes.order import Order
     from unified_tree.policies.eviction_policy import PolicyFactory
     from unified_tree.policies.tree_view import TreeView

@@ -22,7 +22,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.file.directory_room import NEW, DirectoryRoom, OwnTable, open_file
 from unified_tree.controllers.storage.file.file_limits import TableSettings
@@ -33,10 +32,6 @@ from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, VERS
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError
-
-if TYPE_CHECKING:
-    from unified_tree.controllers.storage.file.directory_room import OwnTable
-    from unified_tree.controllers.storage.file.file_limits import TableSettings
 
 
 class StoreDirectory:

@@ -20,8 +20,6 @@ from unified_tree.controllers.workbench.runs.plan import SHARED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from rich.console import Console
-
     from unified_tree.components import Composition
     from unified_tree.controllers.workbench.report.columns import Column, Section
     from unified_tree.controllers.workbench.runs.row_result import RowResult

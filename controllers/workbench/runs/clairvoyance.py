@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unified_tree.components import Composition
-    from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
+    from unified_tree.controllers.workbench.traces.workload import Int64s, Request
     from unified_tree.nodes.node import Value
     from unified_tree.policies.eviction_policy import Rank
     from unified_tree.policies.tree_view import TreeView

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         StorageSettings,
     )
     from unified_tree.controllers.workbench.traces.workload import Workload
-    from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.tenants import Tenants
 
 

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
-    from unified_tree.controllers.workbench.runs.plan import Plan, RowSpec
-    from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
+    from unified_tree.controllers.workbench.runs.row_result import Requests
     from unified_tree.declare.tenants import Tenants
 
     Progress = Callable[[int, int], None]

@@ -33,11 +33,9 @@ from unified_tree.controllers.workbench.traces.clock import Arrivals
 from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.workbench.server.served_request import Observer, ServedRequest
+    from unified_tree.controllers.workbench.server.served_request import Observer
     from unified_tree.controllers.workbench.server.server_settings import ServerSettings
     from unified_tree.controllers.workbench.server.timed_cache import TimedCache
-    from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
-    from unified_tree.controllers.workbench.traces.clock import Arrivals
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 

@@ -24,8 +24,6 @@ from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point, Trailing
 
 if TYPE_CHECKING:
-    from every_choice import Tiny
-
     from unified_tree.controllers.workbench.optimum.idle import Int64s
 
 
