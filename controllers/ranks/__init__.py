@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.ranks.consensus import Agreement, Consensus, Decision, Finished
 from unified_tree.controllers.ranks.message import MessageShape
 from unified_tree.controllers.ranks.rank_watch import RankWatch
-from unified_tree.controllers.ranks.reduction import Reduction
-from unified_tree.controllers.ranks.ticked_consensus import LocalConsensus, TickedConsensus
+from unified_tree.controllers.ranks.ticked_consensus import LocalConsensus, Reduction, TickedConsensus
 
 if TYPE_CHECKING:
     from unified_tree.controllers.ranks.distributed_consensus import DistributedConsensus

@@ -39,9 +39,9 @@ from unified_tree.controllers.inspector.tree_picture import EVERYTHING, flame, r
 from unified_tree.controllers.storage.engine_settings import load_settings, section
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli
-from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeSettings
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
+from unified_tree.controllers.storage.simm.simm_storage import SimmSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.terms.errors import UnifiedTreeError
