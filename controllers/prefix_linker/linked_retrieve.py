@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.prefix_linker.prefix_linker import Span, tokens_of
+from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +33,10 @@ class LinkedRetrieve:
         self._cache = cache
         self._end = end
         self._lease = cache.acquire_to_fill(key, end)
+        if self._lease.given_up:
+            lacking = ", ".join(self._lease.given_up)
+            cache.release(self._lease)
+            raise OutOfPagesError(f"a linker fills the pages of all components, and there are none of {lacking}")
         self.begin = self._lease.cached_tokens
 
     def span(self, pools: Sequence[LinkedPool], salt: str, chunk_tokens: int) -> Span:
