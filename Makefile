@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip
 comma := ,
 QUIET := -q --disable-pip-version-check
 # What the wheel is made of. All targets share it until one of these changes.
-SOURCES := pyproject.toml setup.py $(shell find unified_tree components controllers -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.[ch]' -o -path '*/page/*' \) -not -path '*/__pycache__/*')
+SOURCES := pyproject.toml setup.py $(shell find unified_tree components controllers -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -name '*.[ch]' -o -path '*/page/*' \) -not -path '*/__pycache__/*')
 # The wheel with these extras, also over an earlier one of the same version.
 INSTALL = $(PIP) install $(QUIET) --force-reinstall --no-deps $(VENV)/wheels/*.whl && \
     $(PIP) install $(QUIET) -c constraints.txt "$$(echo $(VENV)/wheels/*.whl)[$(1)]"

@@ -21,8 +21,7 @@ import numpy as np
 
 from benches.cell import POLICIES, Cell, cells, table
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.runs.budget_split import path_only_split, split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, path_only_split, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 
 NOTABLE = 0.3

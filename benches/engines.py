@@ -8,9 +8,7 @@ Engines take turns, so that who else is at work disturbs all alike. The 3FS engi
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import statistics
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from benches.contestants import ROOT
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from benches.storage_rounds import POOL_NAME, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage import StorageEngine, StorageRegistry
 
@@ -107,18 +105,10 @@ def rows(sizes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent."""
-    parser = argparse.ArgumentParser(prog="python -m benches.engines", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two small sizes and two rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=21, help="rounds of turns")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}")
+    options = options_of("engines", __doc__, quick="two small sizes and two rounds", rounds=21).parse_args(arguments)
+    where = told()
     found = rows(QUICK_SIZES if options.quick else SIZES, 2 if options.quick else options.rounds)
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

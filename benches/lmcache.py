@@ -10,15 +10,12 @@ pages, which are then compared with what was stored.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -26,7 +23,7 @@ import numpy as np
 import torch
 
 from benches.contestants import ROOT
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from unified_tree import Component
 from unified_tree import Path as EveryToken
 from unified_tree.components import Composition
@@ -189,11 +186,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not come back as they were stored, 2 where LMCache cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m benches.lmcache", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one short prompt and two rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of turns")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
+    options = options_of("lmcache", __doc__, quick="one short prompt and two rounds", rounds=15).parse_args(arguments)
     import lmcache_server
 
     reason = lmcache_server.why_not()
@@ -201,13 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lmcache: {reason}", file=sys.stderr)
         return 2
     os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD)
     found = rows(QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ as a short model step, and the exchange happens meanwhile. With more processes t
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -26,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from unified_tree.controllers.ranks import Consensus, LocalConsensus, MessageShape
 from unified_tree.controllers.ranks.message import message_bytes
 
@@ -131,23 +129,17 @@ def line_of(row: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if ranks did not agree on the same."""
-    parser = argparse.ArgumentParser(prog="python -m benches.ranks", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few ticks of two ranks, to see that it runs")
-    parser.add_argument("--ticks", type=int, default=1000, help="ticks a row")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
+    options = options_of("ranks", __doc__, quick="few ticks of two ranks", rounds=1000, what="ticks a row").parse_args(
+        arguments
+    )
     ticks = 20 if options.quick else options.ticks
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD)
     found = []
     for ranks in (1, 2) if options.quick else (1, 2, 4):
         rows = rows_of(ranks, [measure(LocalConsensus(), ticks)] if ranks == 1 else between_processes(ranks, ticks))
         found += rows
         print("\n".join(line_of(row) for row in rows), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

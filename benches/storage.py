@@ -17,8 +17,6 @@ on a machine with a core to spare, and others that are at work disturb it less. 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import shutil
@@ -37,12 +35,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from unified_tree import Key
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage import CheckedStorage, FileStorage, KeyChain, Outcome, StoredPool
 from unified_tree.controllers.storage.file.table_entry import entry
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape, round_up, shape_within
+from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, TableShape, round_up, shape_within
 
 BATCH_BYTES = 8 << 20
 SOURCE_BYTES = 256 << 20
@@ -295,15 +293,11 @@ def void(_: object) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not come back as they were put."""
-    parser = argparse.ArgumentParser(prog="python -m benches.storage", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few pages and rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of turns")
+    parser = options_of("storage", __doc__, quick="few pages and rounds", rounds=60)
     parser.add_argument("--folder", type=Path, help="where to put the files; the system's folder for such by default")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
     options = parser.parse_args(arguments)
     rounds = 3 if options.quick else options.rounds
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD)
     rows = []
     for page_bytes in PAGE_BYTES[:2] if options.quick else PAGE_BYTES:
         folder = Path(tempfile.mkdtemp(dir=options.folder))
@@ -320,10 +314,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"exists: {found['exists_present_us']:.2f} us a key that is there, {found['exists_absent_us']:.2f} us one that is not"
     )
     print(f"keys of 128k tokens, 64 a page: {found['hash_128k_tokens_ms']:.2f} ms")
-    if options.json is not None:
-        options.json.write_text(json.dumps([*(row | where for row in rows), found | where], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in rows) else 1
+    return written([*rows, found], where, options.json)
 
 
 if __name__ == "__main__":

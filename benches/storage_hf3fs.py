@@ -9,9 +9,7 @@ The bare file is written and read page after page by one thread, straight from a
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -22,7 +20,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from benches.contestants import ROOT
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from benches.storage_rounds import HEAD, POOL_NAME, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 
@@ -102,11 +100,8 @@ def _engine(url: str, folder: Path, rank: str, page_bytes: int, capacity_bytes: 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent, 2 where the service cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m benches.storage_hf3fs", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two small cases and two rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns")
+    parser = options_of("storage_hf3fs", __doc__, quick="two small cases and two rounds", rounds=31)
     parser.add_argument("--directory", type=Path, help="on the mount to be measured; by default one for temporary files")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
     options = parser.parse_args(arguments)
     import hf3fs_service
 
@@ -114,18 +109,14 @@ def main(arguments: list[str] | None = None) -> int:
     if reason is not None:
         print(f"no metadata service: {reason}", file=sys.stderr)
         return 2
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD)
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         folder = Path(name)
         with hf3fs_service.MetadataService(folder / "state", lease_s=60.0) as service:
             rounds = 2 if options.quick else options.rounds
             found = rows(service.url, folder, QUICK_CASES if options.quick else CASES, rounds)
             found += lookups(service.url, folder, LOOKUPS[:2] if options.quick else LOOKUPS, rounds * 10)
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

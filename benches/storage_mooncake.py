@@ -9,18 +9,15 @@ the clock starts: two clients differ from each other by more than the engine cos
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benches.contestants import ROOT
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
-from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.controllers.storage.registered_storage import address_of
 
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -68,25 +65,17 @@ def rows(master: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[dic
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent, 2 where no Mooncake can run."""
-    parser = argparse.ArgumentParser(prog="python -m benches.storage_mooncake", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two small cases and two rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
+    options = options_of("storage_mooncake", __doc__, quick="two small cases and two rounds", rounds=31).parse_args(arguments)
     import mooncake_server
 
     reason = mooncake_server.why_not()
     if reason is not None:
         print(f"no Mooncake: {reason}", file=sys.stderr)
         return 2
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD)
     with mooncake_server.Mooncake(segment_bytes=(64 if options.quick else 1024) << 20) as server:
         found = rows(server.master, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

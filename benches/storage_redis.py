@@ -9,10 +9,8 @@ redis-py's connections; it sends pages without copying them, and copies each int
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.contestants import ROOT
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 
@@ -73,28 +71,20 @@ def rows(address: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[di
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent, 2 where there is no server or no redis-py."""
-    parser = argparse.ArgumentParser(prog="python -m benches.storage_redis", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two small cases and two rounds, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
+    options = options_of("storage_redis", __doc__, quick="two small cases and two rounds", rounds=31).parse_args(arguments)
     import redis_server
 
     if redis_server.program() is None or importlib.util.find_spec("redis") is None:
         print("this needs redis-server (Debian's package of that name), and pip install redis hiredis", file=sys.stderr)
         return 2
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}")
+    where = told()
     found = []
     for over in ("tcp", "unix"):
         print(f"\n{over}\n{HEAD}")
         with tempfile.TemporaryDirectory() as folder, redis_server.Redis(Path(folder), over=over) as server:
             some = rows(server.address, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
             found += [row | {"over": over} for row in some]
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,18 @@ Pages hold next to nothing. `answers` says what came of it: tokens on host, or b
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from benches.machine import commit, machine
+from benches.rounds import options_of, told, written
 from unified_tree import Component, Key, Point, Tier, Trailing
 from unified_tree import Path as ComponentPath
 from unified_tree.controllers import HostTier, PrefixCache
@@ -247,13 +244,14 @@ def prompt_rows(components: list[Component], tokens: int, rounds: int) -> list[t
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="python -m benches.storage_tier", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few and short prompts, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of a long prompt; of polls a hundred times as many")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
-    options = parser.parse_args(arguments)
-    where = {"machine": machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    options = options_of(
+        "storage_tier",
+        __doc__,
+        quick="few and short prompts",
+        rounds=31,
+        what="rounds of a long prompt; of polls a hundred times as many",
+    ).parse_args(arguments)
+    where = told(HEAD)
     flights, tokens, rounds = (10, 1024, 2) if options.quick else (1000, 131_072, options.rounds)
     rows = []
     for name, components in COMPOSITIONS.items():
@@ -264,12 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(
                 {"operation": operation, "composition": name, "tokens": length, "min_us": low, "median_us": middle}
                 | {"max_us": high, "answers": answers, "load": round(os.getloadavg()[0], 2)}
-                | where
             )
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0
+    return written(rows, where, options.json)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ budget (every page went there and came back before), to one contiguous copy; and
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -32,14 +30,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
 import torch
 
-from benches.machine import commit, machine
+from benches.machine import machine
+from benches.rounds import options_of, told, written
 from unified_tree import Component, Point, Trailing
 from unified_tree import Path as ComponentPath
 from unified_tree.components import Composition as ModelComposition
@@ -410,17 +408,13 @@ def idle_tick_us(write_policy: WritePolicy, rounds: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent."""
-    parser = argparse.ArgumentParser(prog="python -m benches.transfers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few layers and pages and one round, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of turns")
-    parser.add_argument("--json", type=Path, help="file to write the rows to")
+    parser = options_of("transfers", __doc__, quick="few layers and pages and one round", rounds=9)
     parser.add_argument("--device", default="cpu", help="where the device pools are: cpu or cuda")
     options = parser.parse_args(arguments)
     on = f"{machine()}, torch {torch.__version__} on {torch.get_num_threads()} threads"
     if options.device != "cpu":
         on += f", {torch.cuda.get_device_name(options.device)}"
-    where = {"machine": on, "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    where = told(HEAD, on)
     rounds = 1 if options.quick else options.rounds
     found = rows(options.quick, rounds, options.device)
     for line in arena_lines(options.quick, options.device, rounds):
@@ -430,10 +424,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(line, flush=True)
     for policy in WritePolicy:
         print(f"a tick with nothing to move, {policy.value}: {idle_tick_us(policy, options.rounds):.2f} µs")
-    if options.json is not None:
-        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
-        print(f"\nwrote {options.json}")
-    return 0 if all(row["right"] for row in found) else 1
+    return written(found, where, options.json)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,11 @@ if __name__ != "unified_tree.components":  # a second name would make every clas
 
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
-from unified_tree.components.compressed import compressed, overlap
 from unified_tree.components.draft import draft
-from unified_tree.components.full import full
 from unified_tree.components.hf_config import from_hf_config
-from unified_tree.components.indexer import indexer
+from unified_tree.components.kinds import compressed, full, indexer, overlap, swa
 from unified_tree.components.mamba import mamba
 from unified_tree.components.models import composition_for, model_names
-from unified_tree.components.swa import swa
 from unified_tree.components.token_path import token_path
 
 __all__ = [

@@ -84,6 +84,8 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     assert {name for name in names if not name.endswith((".so", ".pyd"))} == {
         *modules(),
         *(f"unified_tree/controllers/inspector/page/{file.name}" for file in PAGE.iterdir()),
+        "unified_tree/components/class_defaults.json",
+        "unified_tree/components/model_facts.json",
         "unified_tree/py.typed",
         "unified_tree/native/key_bytes.pyi",
         "unified_tree/native/monotonic.pyi",

@@ -61,9 +61,8 @@ CIRCLES = (
     {"policies.density.hit_density", "policies.density.queues"},
     {
         "state.claims",
-        "state.freed",
-        "state.resumability",
         "state.retiring",
+        "state.resumability",
         "state.state_view",
         "state.tree_state",
     },
@@ -71,9 +70,8 @@ CIRCLES = (
     {
         "controllers.storage_tier.persist_queue",
         "controllers.storage_tier.prefetch",
-        "controllers.storage_tier.prefetch_requests",
-        "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.prefetcher",
+        "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.storage_controller",
     },
     {"controllers.workbench.server.served_request", "controllers.workbench.server.timed_cache"},
@@ -183,8 +181,8 @@ def test_only_known_modules_refer_to_each_other() -> None:
 
 
 MOST = {
-    "full": {"acquire": (29, 85), "commit": (33, 93), "evict": (27, 150)},
-    "full + states": {"acquire": (37, 138), "commit": (39, 169), "evict": (29, 237)},
+    "full": {"acquire": (29, 85), "commit": (32, 93), "evict": (26, 150)},
+    "full + states": {"acquire": (37, 138), "commit": (38, 169), "evict": (28, 237)},
 }
 """Modules that a call goes through, and changes of module. Let them become fewer."""
 

@@ -16,8 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benches.cell import Cell, cells, table
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.terms.errors import ConfigurationError
 

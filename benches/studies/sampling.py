@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benches.cell import Cell
-from unified_tree.controllers.workbench.sizing.model_server import ModelServer
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import choose, subtrees
+from unified_tree.controllers.workbench.sizing.surface import ModelServer
 
 if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.plan import Plan

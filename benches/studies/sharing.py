@@ -19,9 +19,8 @@ import numpy as np
 
 from benches.machine import commit
 from unified_tree.components import composition_for
-from unified_tree.controllers.cache.shown_prefixes import ShownPrefixes
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.cache.sharing import ShownPrefixes
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload

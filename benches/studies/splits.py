@@ -15,8 +15,7 @@ from typing import Any
 
 from benches.cell import DEVICE_GIB, Cell, table
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.terms.errors import ConfigurationError
 

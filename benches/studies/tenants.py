@@ -19,14 +19,12 @@ import numpy as np
 
 from benches.machine import commit
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.traces.mix import mixed
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
-from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
+from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, mixed, pack_runs
 from unified_tree.declare.tenants import TenantGroup, Tenants
 
 GIB = 1 << 30

@@ -17,14 +17,12 @@ from math import lcm
 
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
-from unified_tree.components.compressed import compressed, overlap
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import draft
 from unified_tree.components.families.schedules import NGRAM_NOTE, SLIDING
-from unified_tree.components.indexer import indexer
+from unified_tree.components.kinds import compressed, indexer, overlap, swa
 from unified_tree.components.layers import DEFAULT_PAGE_SIZE
 from unified_tree.components.serving import FP8_DS_MLA, FP8_SCALED, Serving
-from unified_tree.components.swa import swa
 from unified_tree.components.weights import routed_mlp
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Trailing

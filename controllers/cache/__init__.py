@@ -5,19 +5,15 @@ Prometheus and needs the `metrics` extra; `RequestSpans` reports each request to
 A `Generation` is one weights version of a namespace. A `CacheLayout` lists which components have their own pages.
 """
 
-if __name__ != "unified_tree.controllers.cache":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.cache, not as {__name__}")
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.cache.age_stats import AgeStats, PoolAgeStats
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.cache.resources import CacheLayout
 from unified_tree.controllers.cache.state_pages import StateCopy
-from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+from unified_tree.controllers.cache.stats import AgeStats, CacheStats, HostPoolStats, PoolAgeStats, PoolStats, TransferStats
 from unified_tree.controllers.weights.generations import Generation
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.age_stats import AgeStats
     from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.stats import (
+        AgeStats,
         BudgetStats,
         CacheStats,
         HostPoolStats,

@@ -17,15 +17,13 @@ from unified_tree.controllers.cli.options import (
     MULTITURN_COUNTS,
     SIZE_RATIO,
 )
-from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S, LoadCost
+from unified_tree.controllers.host.host_tier import DEFAULT_FLOPS_PER_S, LoadCost, WritePolicy
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan
+from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
 from unified_tree.controllers.workbench.server import server_settings as host_settings
 from unified_tree.controllers.workbench.server import server_settings as storage_settings
 from unified_tree.controllers.workbench.server.server_settings import (
@@ -38,7 +36,6 @@ from unified_tree.controllers.workbench.server.server_settings import (
     StorageSettings,
 )
 from unified_tree.controllers.workbench.server.verified_pages import Verification
-from unified_tree.controllers.workbench.traces.mix import isolated, mixed
 from unified_tree.controllers.workbench.traces.synthetic import (
     MULTITURN,
     MultiturnOptions,
@@ -47,6 +44,7 @@ from unified_tree.controllers.workbench.traces.synthetic import (
     synthetic_workload,
 )
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
+from unified_tree.controllers.workbench.traces.workload import isolated, mixed
 from unified_tree.declare.tenants import TenantGroup, Tenants
 from unified_tree.policies.table import POLICIES
 

@@ -15,16 +15,20 @@ from unified_tree.components import composition_for, model_names
 from unified_tree.components.equal_pages import for_vllm
 from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.options import FILE, GIB_COUNT, OPTIONS, TOKENS, GivenPath, GroupedCommand, Number
-from unified_tree.controllers.workbench.report.answers import answers, leaves_room, overload
-from unified_tree.controllers.workbench.report.composition_tables import print_model, print_models
 from unified_tree.controllers.workbench.report.page import PageContent
-from unified_tree.controllers.workbench.report.progress_bar import progress_bar
-from unified_tree.controllers.workbench.report.report import print_answers, print_columns, print_header, print_rows
-from unified_tree.controllers.workbench.report.text_table import report_console
+from unified_tree.controllers.workbench.report.report import (
+    answers,
+    leaves_room,
+    overload,
+    print_answers,
+    print_columns,
+    print_header,
+    print_rows,
+)
+from unified_tree.controllers.workbench.report.text_table import print_model, print_models, progress_bar, report_console
 from unified_tree.controllers.workbench.runs.certificate import certified
-from unified_tree.controllers.workbench.runs.plan import report_specs, sweep_specs
-from unified_tree.controllers.workbench.runs.row_plan import RowPlan
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.plan import RowPlan, report_specs, sweep_specs
+from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.sizing.changes import Changes

@@ -31,7 +31,7 @@ def read_figures(source: str, token: str | None = None) -> list[Figures]:
     path = Path(source)
     content = read_given(path)
     if content.startswith(GZIP):
-        from unified_tree.controllers.inspector.diagnosed import figures_of
+        from unified_tree.controllers.inspector.picture import figures_of
         from unified_tree.controllers.inspector.recording_page import read_recording
 
         picture = read_recording(path)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
+from unified_tree.controllers.host.host_tier import DEFAULT_FLOPS_PER_S, WritePolicy
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.server import server_settings as host_settings
 from unified_tree.controllers.workbench.server import server_settings as storage_settings

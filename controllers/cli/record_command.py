@@ -16,8 +16,13 @@ from unified_tree.controllers.workbench.recorder.block_hashes import DEFAULT_BLO
 from unified_tree.controllers.workbench.recorder.exchanges import ExchangeReader
 from unified_tree.controllers.workbench.recorder.prompt_tokens import PromptTokens
 from unified_tree.controllers.workbench.recorder.recorder import Recorder
-from unified_tree.controllers.workbench.recorder.trace_files import DEFAULT_FILE_BYTES, DEFAULT_TOTAL_BYTES, MIB, TraceFiles
-from unified_tree.controllers.workbench.recorder.trace_writer import TraceWriter
+from unified_tree.controllers.workbench.recorder.trace_writer import (
+    DEFAULT_FILE_BYTES,
+    DEFAULT_TOTAL_BYTES,
+    MIB,
+    TraceFiles,
+    TraceWriter,
+)
 from unified_tree.inputs.given_files import open_given
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import ConfigurationError

@@ -9,12 +9,10 @@ import click
 from unified_tree.controllers.cli.arguments import GIB, Arguments
 from unified_tree.controllers.cli.options import COMMON, FILE, GROUPS, OPTIONS, GroupedCommand, Number
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
-from unified_tree.controllers.workbench.report.progress_bar import progress_bar
 from unified_tree.controllers.workbench.report.report import print_header
-from unified_tree.controllers.workbench.report.text_table import report_console
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.report.text_table import progress_bar, report_console
+from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec, split_for_server
+from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import print_sizes, write_json
@@ -124,7 +122,7 @@ def size_command(**given: Any) -> None:
         if files.json is not None:
             write_json(files.json, plan, sample, found, checked)
         if files.plot is not None:
-            from unified_tree.controllers.workbench.sizing.size_plot import write_plot
+            from unified_tree.controllers.workbench.sizing.size_report import write_plot
 
             write_plot(files.plot, found, f"{plan.workload.name} on {plan.composition.name}")
     except OSError as error:

@@ -3,10 +3,6 @@
 Start at `HostTier`, the settings that `PrefixCache(host=...)` takes. `LoadCost` decides between loading and computing.
 """
 
-if __name__ != "unified_tree.controllers.host":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.host, not as {__name__}")
-
-from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import HostTier, LoadCost, WritePolicy
 
 __all__ = ["HostTier", "LoadCost", "WritePolicy"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.inspector.page_sizes import page_bytes
+from unified_tree.controllers.inspector.figures import page_bytes
 from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:

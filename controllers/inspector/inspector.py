@@ -10,16 +10,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.counters.observers import CacheObserver
-from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
+from unified_tree.controllers.inspector.figures import PageSizes, ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
-from unified_tree.controllers.inspector.namespace_tally import NamespaceTally
 from unified_tree.controllers.inspector.page_process import listen, start_page_process, token_for, url_of
-from unified_tree.controllers.inspector.page_sizes import PageSizes
 from unified_tree.controllers.inspector.prompt_walk import prompt_walk
 from unified_tree.controllers.inspector.recent_requests import RecentRequests, page_clock, tree_clock
 from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
 from unified_tree.controllers.inspector.tape import Tape
+from unified_tree.controllers.inspector.timeline import NamespaceTally
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
 from unified_tree.declare.keys import Key
 from unified_tree.inputs.printable import printable

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from unified_tree.controllers.doctor.findings import findings
-from unified_tree.controllers.inspector.diagnosed import figures_of
-from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.page_process import is_loopback
-from unified_tree.controllers.inspector.tree_picture import TIERS
+from unified_tree.controllers.inspector.picture import figures_of
+from unified_tree.controllers.inspector.tree_picture import EVERYTHING, TIERS, flame, run_details
 from unified_tree.inputs.given_files import parse_json
 
 if TYPE_CHECKING:

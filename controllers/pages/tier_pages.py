@@ -9,7 +9,7 @@ import numpy as np
 
 from unified_tree.controllers.pages.block_allocator import BlockAllocator
 from unified_tree.controllers.pages.page_allocator import PageAllocator
-from unified_tree.nodes.page_ids import PageSource
+from unified_tree.state.page_set import PageSource
 from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.results import EvictResult
 from unified_tree.terms.tier import Tier

@@ -6,9 +6,6 @@ that of the host pools.
 torch; tensors do.
 """
 
-if __name__ != "unified_tree.controllers.pools":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.pools, not as {__name__}")
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from unified_tree.controllers.pools.bus_copy import bus_copy
 from unified_tree.controllers.pools.core_copy import CoreCopy
-from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.kernel_copy import KernelCopy
+from unified_tree.controllers.pools.page_moves import device_index
 from unified_tree.controllers.pools.parts import ALL, chosen, device_of
 
 if TYPE_CHECKING:

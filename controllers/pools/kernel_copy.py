@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.device_index import device_index
+from unified_tree.controllers.pools.page_moves import device_index
 from unified_tree.controllers.pools.parts import ALL, chosen
 
 if TYPE_CHECKING:

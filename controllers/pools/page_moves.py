@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from unified_tree.controllers.tensors import torch
 from unified_tree.terms.errors import PageError
 
 Ids = NDArray[np.int64]
@@ -46,3 +47,12 @@ class PageMoves:
     def __len__(self) -> int:
         """Pages to copy."""
         return self.target.size
+
+
+def device_index(ids: Ids, device: torch.device) -> torch.Tensor:
+    """Page ids as a tensor of a device, int64 [n], without waiting for it: they are pinned on the way to a GPU.
+
+    On a CPU the tensor shares the array's memory, or has a copy of a read-only one.
+    """
+    tensor = torch.from_numpy(ids if ids.flags.writeable else ids.copy())
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -3,14 +3,10 @@
 `controllers/adapters/lmcache`. `linked_pools` describes device pools to a linker.
 """
 
-if __name__ != "unified_tree.controllers.prefix_linker":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.prefix_linker, not as {__name__}")
-
-from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, linked_pools
 from unified_tree.controllers.prefix_linker.linked_prefixes import LinkedPrefixes
 from unified_tree.controllers.prefix_linker.memory_linker import MemoryLinker
-from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
+from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters, PrefixLinker, Progress, Span
 
 __all__ = [
     "LinkCounters",

@@ -12,26 +12,60 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
-from unified_tree.controllers.prefix_linker.linked_request import LinkedRequest, Stage
 from unified_tree.controllers.prefix_linker.linked_retrieve import LinkedRetrieve
 from unified_tree.controllers.prefix_linker.linked_stores import LinkedStores
-from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, tokens_of
-from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters, PrefixLinker, Progress, tokens_of
 from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+    from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
+
+
+class Stage(Enum):
+    """How far a request is."""
+
+    LOOKING = "looking"
+    FETCHING = "fetching"
+    READY = "ready"
+
+
+@dataclass(slots=True)
+class LinkedRequest:
+    """One request.
+
+    Attributes:
+        key: its prompt.
+        name: what the linker knows it as.
+        salt: of its namespace when it arrived.
+        generation: of its namespace when it arrived.
+        since: when that was, in seconds.
+        stage: how far it is.
+        stored_tokens: what the peer has, or was asked to keep.
+        retrieved_tokens: what came by a retrieve.
+        retrieve: the one under way.
+    """
+
+    key: Key
+    name: str
+    salt: str
+    generation: Generation
+    since: float
+    stage: Stage = Stage.LOOKING
+    stored_tokens: int = 0
+    retrieved_tokens: int = 0
+    retrieve: LinkedRetrieve | None = None
 
 
 class LinkedPrefixes:
@@ -238,3 +272,31 @@ def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[Linke
         raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")
     if linker.chunk_tokens % cache.page_size:
         raise ConfigurationError(f"chunks of {linker.chunk_tokens} tokens are no multiple of pages of {cache.page_size}")
+
+
+class PrefixSalt:
+    """Salts of a cache's namespaces.
+
+    After `PrefixCache.invalidate` a namespace's salt is unique: only this process finds what is computed from then on, until a
+    link is created with the new weights version.
+
+    Args:
+        weights_version: of the model at the time.
+        formats: identifies the linked pages' formats (`format_digest`).
+        generation: `InvalidationCounters.of`.
+    """
+
+    def __init__(self, weights_version: str, formats: str, generation: Callable[[str], tuple[int, int]]) -> None:
+        self._weights_version = weights_version
+        self._formats = formats
+        self._generation = generation
+        self._overall = generation("")[0]
+        self._secret = secrets.token_hex(16)
+
+    def of(self, namespace: str) -> str:
+        """32 hexadecimal digits."""
+        generation = self._generation(namespace)
+        parts: tuple[object, ...] = (namespace, self._weights_version, self._formats)
+        if generation != (self._overall, 0):
+            parts = (*parts, self._secret, generation)
+        return sha256(repr(parts).encode()).hexdigest()[:32]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.declare.keys import Key
 
+
 Pages = Mapping[str, "NDArray[np.int64]"]
 """By pool: device page ids."""
 
@@ -128,3 +129,26 @@ def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Mapping[s
     ranges = {name: pool.page_range(span.first_token(chunk_tokens), span.end) for name, pool in pools.items()}
     counts = {name: last - first for name, (first, last) in ranges.items()}
     assert {name: ids.size for name, ids in span.pages.items()} == counts, (span, counts)
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkCounters:
+    """Counters since the link was created.
+
+    Attributes:
+        lookups, found_tokens: prompts looked up, and the tokens found of them, including those that the cache had itself.
+        retrieved_tokens, stored_tokens: of transfers that succeeded.
+        retrieves_failed, retrieves_late, stores_failed: transfers.
+        no_room: retrieves dropped for lack of device pages.
+        stores_dropped: stores dropped because too many were running, or the peer was unreachable.
+    """
+
+    lookups: int = 0
+    found_tokens: int = 0
+    retrieved_tokens: int = 0
+    stored_tokens: int = 0
+    retrieves_failed: int = 0
+    retrieves_late: int = 0
+    stores_failed: int = 0
+    no_room: int = 0
+    stores_dropped: int = 0

@@ -4,17 +4,12 @@ operations all have finished. Start at `DistributedConsensus` over torch.distrib
 `Reduction` below `TickedConsensus`.
 """
 
-if __name__ != "unified_tree.controllers.ranks":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.ranks, not as {__name__}")
-
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.ranks.consensus import Agreement, Consensus, Decision, Finished
-from unified_tree.controllers.ranks.local_consensus import LocalConsensus
-from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.message import MessageShape
 from unified_tree.controllers.ranks.rank_watch import RankWatch
-from unified_tree.controllers.ranks.reduction import Reduction
-from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
+from unified_tree.controllers.ranks.ticked_consensus import LocalConsensus, Reduction, TickedConsensus
 
 if TYPE_CHECKING:
     from unified_tree.controllers.ranks.distributed_consensus import DistributedConsensus

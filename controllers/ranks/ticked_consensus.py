@@ -9,17 +9,73 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import urandom
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.controllers.ranks.consensus import Agreement
-from unified_tree.controllers.ranks.message import SESSION_BYTES, opening_message, session_of
-from unified_tree.controllers.ranks.message_shape import MessageShape
-from unified_tree.controllers.ranks.reduction import Reduction
+from unified_tree.controllers.ranks.message import SESSION_BYTES, MessageShape, opening_message, session_of
 from unified_tree.terms.errors import RankError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.ranks.message import Message
+
+
+class Reduction(Protocol):
+    """Bitwise AND over the messages of all ranks, one after the other.
+
+    The caller guarantees: `start` and `finish` alternate, `start` first, equally often on every rank, and all messages of a
+    round have one size. The reduction guarantees: `finish` ends within the time-out. After either has raised, only `close` is
+    called.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This one, from 0."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        ...
+
+    def start(self, message: Message) -> None:
+        """Send a message. Never waits. Raises RankError if ranks are gone."""
+        ...
+
+    def finish(self) -> Message:
+        """The AND of what all ranks sent; waits for them. Raises RankTimeoutError, and RankError if a rank is gone."""
+        ...
+
+    def close(self) -> None:
+        """Abandon a pending reduction, without waiting. Idempotent."""
+        ...
+
+
+class SingleRankReduction:
+    """The Reduction of a single rank, which never waits."""
+
+    rank = 0
+    ranks = 1
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+
+    def start(self, message: Message) -> None:
+        """See Reduction.start."""
+        self._message = message
+
+    def finish(self) -> Message:
+        """See Reduction.finish."""
+        assert self._message is not None, "nothing was started"
+        message, self._message = self._message, None
+        return message
+
+    def close(self) -> None:
+        """See Reduction.close."""
+        self._message = None
 
 
 class TickedConsensus:
@@ -101,3 +157,22 @@ class TickedConsensus:
             raise RankError("this consensus was closed")
         if self._broken:
             raise RankError(f"ranks disagree since tick {self._ticks}: {self._broken}")
+
+
+class LocalConsensus(TickedConsensus):
+    """A Consensus of a single rank. Everything is agreed on one tick later, in the same order and amounts as by several ranks
+    that are never late. Cost: 0.7 µs for an idle tick, 40 with all slots voted in (compiled; `python -m benches.ranks`).
+
+    >>> import numpy as np
+    >>> consensus = LocalConsensus()
+    >>> ticket = consensus.open(b"digest of a key chain", page_count=3)
+    >>> consensus.propose(ticket, np.array([True, False, True, False]))
+    >>> consensus.tick().decisions
+    ()
+    >>> [decision] = consensus.tick().decisions
+    >>> decision.lengths
+    array([ True, False,  True, False])
+    """
+
+    def __init__(self, shape: MessageShape | None = None, draw: Callable[[int], bytes] = urandom) -> None:
+        super().__init__(shape or MessageShape(), SingleRankReduction(), draw)

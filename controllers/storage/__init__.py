@@ -3,11 +3,8 @@ which opens an engine by name from a `StorageRegistry`. To add an engine, derive
 (`KeyChain`) and seals of stored pages, and which lengths can be restored (`restorable_lengths`).
 """
 
-if __name__ != "unified_tree.controllers.storage":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")
-
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
-from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.checked_storage import CheckedStorage, StoreFault
 from unified_tree.controllers.storage.file import FileLimits, FileStorage
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hit_policy import (
@@ -33,7 +30,6 @@ from unified_tree.controllers.storage.storage_engine import (
     StoredPoolStats,
 )
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
-from unified_tree.controllers.storage.store_faults import StoreFault
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 
 __all__ = [

@@ -19,8 +19,10 @@ case is an error if it is that of a known setting, and ignored otherwise.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from importlib import import_module
@@ -28,10 +30,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
-from unified_tree.terms.errors import ConfigurationError
+from unified_tree.terms.errors import ConfigurationError, StorageError
 
 VARIABLE_PREFIX = "unified_tree__"
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
@@ -305,3 +306,50 @@ def _check_distinct(path: Path, names: Iterable[str]) -> None:
         if name in seen:
             raise ConfigurationError(f"{path} has {name!r} twice in one mapping")
         seen.add(name)
+
+
+_HOST = re.compile(r"[^\s/\\@?#%,:\[\]]+")
+_IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+)\]")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The two of "host:port", "[::1]:port" included. Raises ValueError for what can be no such address: a URL, a user's name
+    before the host, white space, an IPv6 address without its brackets.
+
+    >>> host_and_port("[::1]:6379")
+    ('::1', 6379)
+    """
+    host, _, port = text.rpartition(":")
+    bracketed = _IPV6.fullmatch(host)
+    if bracketed:
+        host = str(ipaddress.IPv6Address(bracketed[1]))
+    elif not _HOST.fullmatch(host) or not host.isprintable():
+        raise ValueError(f"{text!r} is not host:port")
+    host.encode("idna")  # what cannot be a name would otherwise be an error of another kind, and later
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def check_listens(engine: str, server: str, address: str, timeout_s: float, advice: str = "check its address") -> None:
+    """Raise StorageError if nothing listens, before creating a client that would hang or abort the process."""
+    try:
+        socket.create_connection(host_and_port(address), timeout=timeout_s).close()
+    except OSError as error:
+        raise StorageError(f"{engine}: no {server} at {address} ({error}): {advice}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nobody else can reach it: `localhost`, or an address of the loopback. No name is
+    looked up.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "")]
+    [True, True, True, False, False, False]
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -3,9 +3,6 @@ to it. Start at `StorageTier.open` and give the result to `PrefixCache(storage=.
 when and how much. `mapped_pages` allocates host memory without torch.
 """
 
-if __name__ != "unified_tree.controllers.storage_tier":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage_tier, not as {__name__}")
-
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.mapped_pages import MappedPages, mapped_pages
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchMode, PrefetchPolicy

@@ -2,6 +2,11 @@
 
 The tree changes only in the caller's calls. Jobs access the store and their own host pages, which are locked or not in the
 tree. Pages from the store are verified before they can be used (`CheckedStorage`).
+
+A controller starts jobs on a store through `StoreJobs`: in this process, or in others that hold the host pages.
+
+An engine whose scheduler and workers are different processes has the tree in one and the host pages in the others. There the
+jobs are messages to the workers (`unified_tree.controllers.adapters.vllm`), and the rest of a controller is the same.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import logging
 from collections.abc import Hashable
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.controllers.host.hybrid_cache_controller import BackupListener
 from unified_tree.controllers.storage.checked_storage import CheckedStorage, FailedReads
@@ -20,7 +25,6 @@ from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats, StorageTierTotals
-from unified_tree.controllers.storage_tier.store_jobs import LocalStoreJobs
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
 from unified_tree.inputs.printable import printable
@@ -29,12 +33,16 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.storage_tier.fetch import Fetch
+    from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
+    from unified_tree.controllers.storage_tier.jobs import Steps
+    from unified_tree.controllers.storage_tier.persist_job import PersistJob
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
-    from unified_tree.controllers.storage_tier.store_jobs import StoreJobs
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
+
 
 _LOG = logging.getLogger("unified_tree.storage_tier")
 
@@ -214,3 +222,78 @@ class StorageController(BackupListener):
             last_error=last_error,
             is_degraded=engine.is_degraded,
         )
+
+
+class StoreJobs(Protocol):
+    """Makes the jobs of a storage controller. A job leaves its result in the record that it is given."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store answered for nothing in the last look-up."""
+        ...
+
+    @property
+    def outages(self) -> int:
+        """How often the store answered again after that; what it had kept before may be gone."""
+        ...
+
+    def look_up(self, found: FoundPrefix, chain: KeyChain) -> Steps:
+        """Find out what the store has of a prompt: `found.lengths`."""
+        ...
+
+    def read_paths(self, fetch: Fetch) -> Steps:
+        """Read the path pages for which host pages are allocated: `fetch.arrived_pages`."""
+        ...
+
+    def read_trailing(self, fetch: Fetch, length_pages: int) -> Steps:
+        """Read the windows and states of one length: `fetch.arrived`."""
+        ...
+
+    def persist(self, job: PersistJob, chain: KeyChain) -> Steps:
+        """Write what the store lacks of a boundary: `job.is_done`."""
+        ...
+
+
+class LocalStoreJobs:
+    """The jobs on a store of this process.
+
+    Args:
+        store: where pages are kept.
+        composition: its pools.
+        stored_digests: pages that are believed to be stored.
+        tier: has the policies.
+    """
+
+    def __init__(
+        self, store: CheckedStorage, composition: StoredComposition, stored_digests: StoredDigests, tier: StorageTier
+    ) -> None:
+        self._store = store
+        self._composition = composition
+        self._stored_digests = stored_digests
+        self._tier = tier
+
+    @property
+    def is_away(self) -> bool:
+        """See StoreJobs.is_away."""
+        return self._store.is_away
+
+    @property
+    def outages(self) -> int:
+        """See StoreJobs.outages."""
+        return self._store.outages
+
+    def look_up(self, found: FoundPrefix, chain: KeyChain) -> Steps:
+        """See StoreJobs.look_up."""
+        return found.look_up(self._store, self._composition, chain, self._stored_digests)
+
+    def read_paths(self, fetch: Fetch) -> Steps:
+        """See StoreJobs.read_paths."""
+        return fetch.read_paths(self._store, self._tier.prefetch.batch_pages)
+
+    def read_trailing(self, fetch: Fetch, length_pages: int) -> Steps:
+        """See StoreJobs.read_trailing."""
+        return fetch.read_trailing(self._store, length_pages)
+
+    def persist(self, job: PersistJob, chain: KeyChain) -> Steps:
+        """See StoreJobs.persist."""
+        return job.store(self._store, chain, self._stored_digests, self._tier.persist)

@@ -23,9 +23,6 @@ A cache with a host tier needs no torch either. `SimulatedEngine` moves pages in
 >>> cache.close()
 """
 
-if __name__ != "unified_tree.controllers.testing":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.testing, not as {__name__}")
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +30,15 @@ from unified_tree.controllers.testing.cells import Cells, Ids
 from unified_tree.controllers.testing.checks import BrokenClauseError, Check, run_checks
 from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
 from unified_tree.controllers.testing.job_contract import OpenJobs, check_jobs, job_checks
-from unified_tree.controllers.testing.letter_tree import LetterTree
-from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
-from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
+from unified_tree.controllers.testing.policy_contract import LetterTree, check_policy, policy_checks, victims_of
+from unified_tree.controllers.testing.simulated_engine import Faults, Latencies, SimulatedEngine
 from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
-from unified_tree.controllers.testing.storage_contract import check_storage_engine, storage_engine_checks
-from unified_tree.controllers.testing.storage_rig import OpenEngine, StorageRig
+from unified_tree.controllers.testing.storage_contract import (
+    OpenEngine,
+    StorageRig,
+    check_storage_engine,
+    storage_engine_checks,
+)
 from unified_tree.controllers.testing.transfer_contract import OpenTransferEngine, check_transfer_engine, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_rig import TransferRig
 

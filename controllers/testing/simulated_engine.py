@@ -12,21 +12,73 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.testing.simulated_stage import SimulatedStage, layers_of, stages_of
 from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.terms.errors import words_of
+from unified_tree.nodes.effect import Copy, EffectKind
+from unified_tree.terms.errors import ConfigurationError, TransferError, words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.progress import Progress
+    from unified_tree.controllers.transfer_engines.ledger import Progress
     from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
+
+    Movers = Mapping[str, PageMover] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Virtual nanoseconds, each drawn evenly from 1 to 1 + `spread` times what is given here.
+
+    Attributes:
+        stage_ns: of each layer of a load, and of each component of a backup.
+        page_ns: for each page of those, on top.
+        cancel_ns: from a cancel to the end of the transfer, if it has not ended by then.
+        late_ns: between the last bytes and a completion that is late.
+        again_ns: between a completion and its second delivery.
+        spread: 0 for the same latency always.
+
+    Raises ConfigurationError for negative values.
+    """
+
+    stage_ns: int = 20_000
+    page_ns: int = 1_000
+    cancel_ns: int = 50_000
+    late_ns: int = 1_000_000
+    again_ns: int = 1_000_000
+    spread: float = 2.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) >= 0:
+                raise ConfigurationError(f"{field.name} must not be negative, as {getattr(self, field.name)!r} is")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Probabilities of faults.
+
+    Attributes:
+        fails: a stage fails after part of its bytes; the transfer ends with an error.
+        late: the completion of a transfer comes `late_ns` after its last bytes; gates do not wait for it.
+        twice: a completion is delivered again later, against the contract, to test the caller.
+
+    Raises ConfigurationError for values outside 0 … 1.
+    """
+
+    fails: float = 0.0
+    late: float = 0.0
+    twice: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) <= 1:
+                raise ConfigurationError(f"{field.name} must be a probability, which {getattr(self, field.name)!r} is not")
 
 
 class SimulatedEngine(GuardedEngine):
@@ -156,3 +208,58 @@ class SimulatedEngine(GuardedEngine):
         assert self._events, "a transfer is open, but nothing will happen"
         self._clock.advance(max(0, self._events[0][0] - self._clock.now))
         self._advance()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStage:
+    """One layer of a load, or one component of a backup.
+
+    Attributes:
+        copies: what to move.
+        layer_id: of a load; None for a backup.
+    """
+
+    copies: tuple[Copy, ...]
+    layer_id: int | None
+
+    @property
+    def page_count(self) -> int:
+        """Pages of all its copies."""
+        return sum(copy.source.size for copy in self.copies)
+
+    def move(self, movers: Movers, page_count: int) -> None:
+        """Move its first `page_count` pages. Raises whatever a mover raises."""
+        for copy in self.copies:
+            count = min(page_count, copy.source.size)
+            page_count -= count
+            if movers is None or not count:
+                continue
+            mover, source, target = movers[copy.component], copy.source[:count], copy.target[:count]
+            if self.layer_id is None:
+                mover.backup(source, target)
+            else:
+                mover.load_layers((self.layer_id,), source, target)
+
+
+def layers_of(transfer: Transfer, movers: Movers) -> tuple[int, ...]:
+    """The layers that any of its components keeps, ascending. Raises TransferError for a component without a mover."""
+    names = [copy.component for copy in transfer.copies if copy.source.size]
+    for name in names:
+        if movers is not None and name not in movers:
+            raise TransferError(f"transfer {transfer.ticket}: no mover for {name!r}; there are movers for {', '.join(movers)}")
+    return tuple(sorted({layer_id for name in names for layer_id in _kept(name, movers)}))
+
+
+def stages_of(transfer: Transfer, movers: Movers) -> list[SimulatedStage]:
+    """Everything it moves, in order; of a backup only the last stage lands it."""
+    copies = [copy for copy in transfer.copies if copy.source.size]
+    if transfer.kind is EffectKind.BACKUP:
+        return [SimulatedStage((copy,), None) for copy in copies]
+    return [
+        SimulatedStage(tuple(copy for copy in copies if layer_id in _kept(copy.component, movers)), layer_id)
+        for layer_id in layers_of(transfer, movers)
+    ]
+
+
+def _kept(component: str, movers: Movers) -> tuple[int, ...]:
+    return (0,) if movers is None else movers[component].layer_ids

@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
-from unified_tree.controllers.storage.storage_engine import Outcome
-from unified_tree.controllers.storage.stored_pool import check_can_hold
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import TypeAlias
+from uuid import uuid4
+
+from unified_tree.controllers.storage.storage_engine import Outcome, StorageEngine
+from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, refusal, run_checks
-from unified_tree.controllers.testing.storage_load_contract import (
-    a_full_store_goes_on,
-    a_full_store_keeps_what_was_put_last,
-    threads_at_once_are_all_counted,
-    threads_at_once_get_whole_values,
-)
-from unified_tree.controllers.testing.storage_rig import (
-    POOLS,
-    SIZES,
-    OpenEngine,
-    StorageRig,
-    empty,
-    filled,
-    keys,
-    new_store,
-    pools_of_format,
-)
+from unified_tree.controllers.testing.clause_threads import at_once
 from unified_tree.terms.errors import PageError, StorageError
+
+OpenEngine: TypeAlias = Callable[[Sequence[StoredPool], str], StorageEngine]
+"""Opens an engine for these pools on the store of this name: an empty one, but for a name that was opened before."""
+SIZES = {"full": 1088, "mamba": 320}
+
+
+def pools_of_format(name: str, sizes: Mapping[str, int] = SIZES) -> list[StoredPool]:
+    """Pools of these sizes, whose format digests follow from a name."""
+    return [
+        StoredPool(name=pool, format_digest=sha256(f"{name} {pool}".encode()).digest(), value_bytes=size)
+        for pool, size in sizes.items()
+    ]
+
+
+POOLS = pools_of_format("checked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRig:
+    """What the checks are told of an engine.
+
+    Attributes:
+        open_engine: opens one; see `OpenEngine`. Pools and store are all that it takes from the checks.
+        keeps_pages: False of one in which every page is missing and every put is dropped.
+        capacity_bytes: how much a store that `open_engine` opens keeps at most, and at least half as much of what was put last;
+            None where it is not known, and not checked.
+        keeps_other_formats: False where opening a store for other formats replaces what it held, as 3FS's files of a rank do.
+    """
+
+    open_engine: OpenEngine
+    keeps_pages: bool = True
+    capacity_bytes: int | None = None
+    keeps_other_formats: bool = True
+
+    @contextmanager
+    def engine(self, pools: Sequence[StoredPool] = POOLS, store: str | None = None) -> Iterator[StorageEngine]:
+        """An engine, closed in the end; on an empty store if none is named."""
+        engine = self.open_engine(pools, new_store() if store is None else store)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def new_store() -> str:
+    """A name that no store has had."""
+    return f"check-{uuid4().hex[:12]}"
+
+
+def keys(*numbers: int) -> list[bytes]:
+    """A key a number."""
+    return [sha256(str(number).encode()).digest() for number in numbers]
+
+
+def filled(pool: str, *numbers: int, salt: str = "") -> list[memoryview]:
+    """A page a number, its own bytes in each."""
+    return [memoryview(bytearray(random.Random(f"{pool} {number}{salt}").randbytes(SIZES[pool]))) for number in numbers]
+
+
+def empty(pool: str, count: int) -> list[memoryview]:
+    """Pages to read into."""
+    return [memoryview(bytearray(SIZES[pool])) for _ in range(count)]
+
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 
@@ -244,3 +300,115 @@ def what_survives_a_restart_is_found_again(rig: StorageRig) -> None:
         if outcome == [DONE]:
             expect(pages == filled("full", 1), "other bytes were read after reopening than were put before")
         expect_equal(engine.exists("full", keys(2)).tolist(), [False], "exists of what was removed before reopening")
+
+
+DONE = Outcome.DONE
+BATCH, ROUNDS = 16, 25
+"""Of each of the threads that put and get at once."""
+
+
+def threads_at_once_get_whole_values(rig: StorageRig) -> None:
+    """Calls may come from several threads at once: no error, and no DONE without the whole value."""
+    wrong: list[str] = []
+
+    def work(engine: StorageEngine, seed: int) -> None:
+        choose = random.Random(seed)
+        for _ in range(100):
+            number = choose.randrange(20)
+            engine.put("full", keys(number), filled("full", number))
+            pages = empty("full", 1)
+            if engine.get("full", keys(number), pages) == [DONE] and pages != filled("full", number):
+                wrong.append(f"value {number} was read as something else")
+            if choose.random() < 0.3:
+                engine.remove("full", keys(number))
+
+    with rig.engine() as engine:
+        wrong += at_once([partial(work, engine, seed) for seed in range(4)])
+    expect(not wrong, f"four threads put, get and remove at once: {'; '.join(wrong[:3])}")
+
+
+def threads_at_once_are_all_counted(rig: StorageRig) -> None:
+    """Batches that several threads put, get and ask for at once are read as they were put, and each is counted once.
+
+    With a known capacity the store is full, and keeps no more than it has room for.
+    """
+    room = 200 if rig.capacity_bytes is None else rig.capacity_bytes // SIZES["full"]
+    pages_of = {number: filled("full", number)[0] for number in range(room + (ROUNDS + 1) * BATCH)}
+    wrong: list[str] = []
+
+    def work(engine: StorageEngine, seed: int) -> None:
+        for round_number in range(ROUNDS):  # in each, all put the same new values and read the old ones that go for them
+            new = range(room + round_number * BATCH, room + (round_number + 1) * BATCH)
+            numbers = [number % room for number in new]
+            if seed % 2:
+                engine.put("full", keys(*new), [pages_of[number] for number in new])
+            engine.exists("full", keys(*numbers))
+            pages = empty("full", BATCH)
+            for number, page, outcome in zip(numbers, pages, engine.get("full", keys(*numbers), pages), strict=True):
+                if outcome is DONE and page != pages_of[number]:
+                    wrong.append(f"value {number} was read as something else")
+            if not seed % 2:
+                engine.put("full", keys(*new), [pages_of[number] for number in new])
+
+    with rig.engine() as engine:
+        for first in range(0, room, BATCH):
+            numbers = range(first, min(first + BATCH, room))
+            engine.put("full", keys(*numbers), [pages_of[number] for number in numbers])
+        before = engine.stats().pools["full"]
+        wrong += at_once([partial(work, engine, seed) for seed in range(4)])
+        expect(not wrong, f"four threads put, get and exists at once: {'; '.join(wrong[:3])}")
+        after, count = engine.stats().pools["full"], 4 * ROUNDS * BATCH
+        expect_equal(after.queries - before.queries, count, "queries counted of four threads at once")
+        for name, seen, known in (("puts", after.puts, before.puts), ("gets", after.gets, before.gets)):
+            expect_equal(sum(seen.values()) - sum(known.values()), count, f"{name} counted of four threads at once")
+        if rig.capacity_bytes is not None:
+            put = list(pages_of)
+            kept = sum(int(engine.exists("full", keys(*put[first : first + 64])).sum()) for first in range(0, len(put), 64))
+            expect(kept <= room, f"after four threads put at once, {kept} values are kept where there is room for {room}")
+
+
+def a_full_store_goes_on(rig: StorageRig) -> None:
+    """A store that is full drops pages or evicts others, keeps no more than it has room for, and what it keeps is whole."""
+    if rig.capacity_bytes is None:
+        return
+    size = SIZES["full"]
+    with rig.engine() as engine:
+        numbers = range(3 * rig.capacity_bytes // size)
+        for first in numbers[::64]:
+            batch = numbers[first : first + 64]
+            expect_taken(engine.put("full", keys(*batch), filled("full", *batch)))
+        found = [is_kept for first in numbers[::64] for is_kept in engine.exists("full", keys(*numbers[first : first + 64]))]
+        kept = [number for number, is_kept in zip(numbers, found, strict=True) if is_kept]
+        expect(kept, "after three times its capacity was put, a store keeps nothing")
+        expect(len(kept) * size <= rig.capacity_bytes, f"{len(kept)} values of {size} bytes in {rig.capacity_bytes} bytes")
+        for number in kept:
+            pages = empty("full", 1)
+            if engine.get("full", keys(number), pages) == [DONE]:
+                expect(pages == filled("full", number), f"value {number} is not what was put")
+
+
+def a_full_store_keeps_what_was_put_last(rig: StorageRig) -> None:
+    """Of the values that were put last and were DONE, a store keeps at least half of its stated capacity.
+
+    They are of two pools in turn, which may have a part of the store each, and of whole blocks if there is room for some.
+    """
+    if rig.capacity_bytes is None:
+        return
+    size = max(1, min(4096, rig.capacity_bytes // 16))
+    pools = pools_of_format("of whole blocks", dict.fromkeys(SIZES, size))
+    done: list[tuple[str, bytes]] = []
+    with rig.engine(pools) as engine:
+        for number in range(3 * rig.capacity_bytes // size):
+            [key], pool = keys(number), pools[number % len(pools)].name
+            outcomes = engine.put(pool, [key], [memoryview(bytearray((key * 128)[:size]))])
+            expect_taken(outcomes)
+            done += [(pool, key)] * (outcomes == [DONE])
+        kept = size * sum(bool(engine.exists(pool, [key])[0]) for pool, key in done[-(rig.capacity_bytes // size) :])
+    words = f"of {rig.capacity_bytes} stated bytes a full store keeps {kept} of what was put last, less than half"
+    expect(2 * kept >= rig.capacity_bytes, words)
+
+
+def expect_taken(outcomes: list[Outcome]) -> None:
+    """Raise AssertionError if a put into a full store was not DONE or DROPPED."""
+    wrong = {outcome.name for outcome in outcomes} - {"DONE", "DROPPED"}
+    expect(not wrong, f"put into a full store: {', '.join(sorted(wrong))}, not only DONE and DROPPED")

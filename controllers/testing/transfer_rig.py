@@ -15,7 +15,7 @@ from unified_tree.nodes.effect import Copy, EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
+    from unified_tree.controllers.transfer_engines.transfer import TransferEngine
 
 LAYERS = {"full": (3, 7, 11), "mamba": (0, 1, 3)}
 PAGES = 24

@@ -17,16 +17,12 @@ virtual time, by a seed. Your own engine implements `TransferEngine`.
 >>> cache.close()
 """
 
-if __name__ != "unified_tree.controllers.transfer_engines":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.transfer_engines, not as {__name__}")
-
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.transfer_engines.cpu_engine import CpuEngine
 from unified_tree.controllers.transfer_engines.cuda_engine import CudaEngine
 from unified_tree.controllers.transfer_engines.null_engine import NullEngine
-from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
+from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer, TransferEngine
 from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
 from unified_tree.nodes.effect import Copy, EffectKind
 

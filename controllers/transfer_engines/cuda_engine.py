@@ -24,7 +24,7 @@ from unified_tree.terms.errors import ConfigurationError, words_of
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.lane import Lane, Mark
-    from unified_tree.controllers.transfer_engines.step import Step
+    from unified_tree.controllers.transfer_engines.schedule import Step
     from unified_tree.controllers.transfer_engines.transfer import Transfer
 
 WINDOW_STEPS = 64

@@ -18,7 +18,7 @@ from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
-from unified_tree.controllers.storage.simm.simm_client import SimmClient
+from unified_tree.controllers.storage.simm.simm_storage import SimmClient
 from unified_tree.controllers.testing import Check, FaultyStorage, StorageFaults, StorageRig, storage_engine_checks
 
 CAPACITY = 1 << 20

@@ -6,9 +6,10 @@ device to a tier and away from all tiers before it; to the store by a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import mooncake_server
 import pytest
@@ -17,13 +18,27 @@ from oracle.families import FAMILIES
 from oracle.gpu import gpu
 from oracle.mix import Bench, Tiers
 from oracle.oracle_engine import OracleEngine
-from oracle.stock import stock_logits
 from oracle.tiny_model import SINGLE
 
 from reference_engine import EngineSettings, Request
 from reference_engine.model_runner import Pass
 from reference_engine.request import Running
 from unified_tree.controllers import WritePolicy
+
+
+@torch.no_grad()
+def stock_logits(model: Any, tokens: Sequence[int], ends: Sequence[int]) -> torch.Tensor:
+    """[token, vocabulary] of all tokens, run in chunks that end at `ends`."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    said = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        positions = torch.arange(start, end)[None]
+        ids = torch.tensor([list(tokens[start:end])])
+        said.append(model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True).logits[0])
+    return torch.cat(said)
+
 
 SHARED = 64
 """Tokens shared by both prompts: the end of a page, of a chunk, and on every family's grid."""

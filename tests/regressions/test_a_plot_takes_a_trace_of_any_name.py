@@ -6,7 +6,7 @@ from pathlib import Path
 
 from replay_plans import small_report
 
-from unified_tree.controllers.workbench.report.plot import write_plot
+from unified_tree.controllers.workbench.report.output_files import write_plot
 
 
 def test_a_name_is_no_formula(tmp_path: Path) -> None:

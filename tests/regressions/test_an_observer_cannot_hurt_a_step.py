@@ -47,7 +47,6 @@ HOOKS = (
     "failed",
 )
 ERRORS = (ValueError("x"), OSError(28, "full"), AssertionError(), StopIteration(), MemoryError())
-ERRORS = (ValueError("x"), OSError(28, "full"), AssertionError(), StopIteration(), MemoryError())
 FULL_DISK = Path("/dev/full")
 needs_a_full_disk = pytest.mark.skipif(not FULL_DISK.exists(), reason="this system has no /dev/full")
 

@@ -71,7 +71,6 @@ import os, signal
 from pathlib import Path
 from stored_pages import keys, pages, pool
 from unified_tree.controllers.storage import FileStorage
-from unified_tree.controllers.storage.file import moved_values
 one = pool(4160, "bf16")
 engine = FileStorage([one], {str(tmp_path)!r}, {8 * GIB})
 engine.put("bf16", keys(range(76)), pages(range(76)))

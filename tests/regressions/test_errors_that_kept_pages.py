@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from unified_tree import Component, Key, PageError, Path, Point, Tier, Trailing, UnifiedTree
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.pages.page_allocator import PageAllocator
-from unified_tree.nodes import page_ids
-from unified_tree.nodes.page_ids import PageSource
+from unified_tree.state import page_set
+from unified_tree.state.page_set import PageSource
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 FULL = Component(name="full", coverage=Path())
@@ -39,7 +39,7 @@ def test_a_clock_that_fails_in_a_commit_leaves_the_pages_to_the_lease() -> None:
     cache.tree.check()
 
 
-@pytest.mark.skipif(not page_ids.__file__.endswith(".py"), reason="a compiled class has no interpreted subclass")
+@pytest.mark.skipif(not page_set.__file__.endswith(".py"), reason="a compiled class has no interpreted subclass")
 def test_pages_that_are_refused_are_nobodys() -> None:
     class Twice(PageSource):
         """Gives a page of the second component twice, once."""

@@ -18,11 +18,11 @@ import torch
 from unified_tree import Component, ConfigurationError, Key, Path
 from unified_tree.components import Composition, composition_for, from_hf_config
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pools import HostLayout, mha_format
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
-from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.linked_prefixes import PrefixSalt
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, stored_pools
 from unified_tree.controllers.tiers.tensor_memory import TensorTiers, tensor_tiers
 from unified_tree.declare.page_format import WHOLE, Shard

@@ -31,18 +31,17 @@ from unified_tree.controllers.cli.options import OPTIONS
 from unified_tree.controllers.cli.size_command import SIZE_OPTIONS
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.inspector.diagnosed import figures_of
-from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.frames import LENGTHS, MAGIC, FrameDecoder, encode
 from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-from unified_tree.controllers.inspector.recorded_walk import recorded_walk
-from unified_tree.controllers.inspector.recording_page import read_recording
+from unified_tree.controllers.inspector.picture import figures_of
+from unified_tree.controllers.inspector.recording_page import read_recording, recorded_walk
+from unified_tree.controllers.inspector.tree_picture import EVERYTHING, flame, run_details
 from unified_tree.controllers.storage.engine_settings import load_settings, section
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli
-from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeSettings
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
+from unified_tree.controllers.storage.simm.simm_storage import SimmSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.terms.errors import UnifiedTreeError

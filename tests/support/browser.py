@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import socket
@@ -85,10 +84,6 @@ class Browser:
     def errors(self) -> list[str]:
         """What the page has complained of since the last call."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
-
-    def shoot(self, path: Path) -> None:
-        """Save a picture of the window."""
-        path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
 
     def __enter__(self) -> Browser:
         return self

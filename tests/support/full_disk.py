@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from unified_tree.controllers.workbench.recorder.trace_files import Disk
+from unified_tree.controllers.workbench.recorder.trace_writer import Disk
 
 
 class FullDisk(Disk):

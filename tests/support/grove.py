@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unified_tree import Receipt, Tier
-from unified_tree.controllers.testing.letter_tree import LetterTree, key, lists
+from unified_tree.controllers.testing.policy_contract import LetterTree, key, lists
 
 __all__ = ["Grove", "key", "lists"]
 

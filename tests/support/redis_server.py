@@ -19,9 +19,8 @@ from redis.exceptions import RedisError
 from waiting import PATIENCE_S, wait_until
 
 from unified_tree.controllers.storage.redis import RedisStorage
-from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.redis_topology import RedisNode, Reply
+from unified_tree.controllers.storage.redis.redis_topology import RedisNode, Reply, connections_to, tls_context
 
 SLOTS = 16384
 BRIEF_S = 0.2

@@ -12,8 +12,7 @@ from unified_tree.components import Composition
 from unified_tree.controllers.cli.commands import app
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.workbench.report.columns import record
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, StorageSettings

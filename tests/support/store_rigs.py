@@ -28,9 +28,9 @@ from watchdog import until
 from unified_tree.controllers.storage import FileStorage, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.mooncake import MooncakeSettings
-from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
-from unified_tree.controllers.storage.simm.simm_client import SimmClient
+from unified_tree.controllers.storage.simm.simm_storage import SimmClient
 
 Pools = Sequence[StoredPool]
 Stored = Mapping[str, set[bytes]]

@@ -16,8 +16,8 @@ from unified_tree.lookup.matching import once_boundary_from
 from unified_tree.misses.causes import eviction_at
 from unified_tree.nodes.line import Eviction
 from unified_tree.nodes.node import Value
-from unified_tree.state.freed import Freed
 from unified_tree.state.resumability import covered_pages, run_holder
+from unified_tree.state.retiring import Freed
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import ConfigurationError
 from unified_tree.terms.results import EvictResult

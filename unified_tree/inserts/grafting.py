@@ -14,7 +14,7 @@ import numpy as np
 from unified_tree.lookup.matching import node_above, walk
 from unified_tree.nodes.effect import Span
 from unified_tree.nodes.node import Node
-from unified_tree.nodes.page_ids import page_ids
+from unified_tree.state.page_set import page_ids
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import InsertError
 from unified_tree.terms.results import NOWHERE, Boundary

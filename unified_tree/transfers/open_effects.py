@@ -17,7 +17,7 @@ from unified_tree.inserts.grafting import crossed, land
 from unified_tree.native.int64 import INT64
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
-from unified_tree.nodes.page_ids import PageSource, page_ids
+from unified_tree.state.page_set import PageSource, page_ids
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import EffectError
 from unified_tree.terms.results import record

@@ -2,9 +2,6 @@
 package lmcache is imported when one is opened.
 """
 
-if __name__ != "unified_tree.controllers.adapters.lmcache":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.adapters.lmcache, not as {__name__}")
-
 from unified_tree.controllers.adapters.lmcache.daemon_linker import DaemonLinker, open_daemon
 from unified_tree.controllers.adapters.lmcache.in_process_linker import InProcessLinker, open_in_process
 from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings

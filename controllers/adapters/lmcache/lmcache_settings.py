@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.engine_settings import SECONDS, Bounds, check_settings
-from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.engine_settings import SECONDS, Bounds, check_settings, host_and_port
 from unified_tree.terms.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")

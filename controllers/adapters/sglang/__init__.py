@@ -22,6 +22,3 @@ import SGLang.
 - `refusals`: what the backend does not support.
 - `model_check`: `unified-tree sglang-check`, which says it of a model before it is served.
 """
-
-if __name__ != "unified_tree.controllers.adapters.sglang":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.adapters.sglang, not as {__name__}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unified_tree.controllers.pools.device_index import device_index
+from unified_tree.controllers.pools.page_moves import device_index
 from unified_tree.state.page_set import PageSet
 from unified_tree.terms.errors import PageError
 

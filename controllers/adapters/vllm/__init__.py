@@ -43,9 +43,6 @@ Rejected: a hash table over blocks, as vLLM's own offloading has. It answers for
 to intersect windows, states and paths itself; the tree returns a length from which all groups resume.
 """
 
-if __name__ != "unified_tree.controllers.adapters.vllm":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.adapters.vllm, not as {__name__}")
-
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup, page_counts
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
 from unified_tree.controllers.adapters.vllm.host_events import HostEvent, HostEvents

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from unified_tree.controllers.storage.file.file_limits import FileLimits
-from unified_tree.controllers.storage.file.table_shape import BLOCK_BYTES, MAGIC, TableShape
+from unified_tree.controllers.storage.file.table_index import BLOCK_BYTES, MAGIC, TableShape
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.rate_limited_log import LOGGER
 

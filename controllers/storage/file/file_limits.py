@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.engine_settings import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.file.file_faults import FileFaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +58,18 @@ class FileLimits:
     def full_pause_ns(self) -> int:
         """The same in nanoseconds."""
         return round(self.full_pause_s * 1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """Attributes:
+    sync: put returns when the values would survive a power failure.
+    clock_ns: nanoseconds since 1970.
+    limits: of the engine.
+    faults: told what fails.
+    """
+
+    sync: bool
+    clock_ns: Callable[[], int]
+    limits: FileLimits
+    faults: FileFaults

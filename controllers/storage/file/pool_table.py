@@ -1,6 +1,6 @@
 """One pool's values on disk: a hash table in two files, read and written with `pread` and `pwrite` only.
 
-`<hex of the format digest>.v2.index` is described in `table_shape` and `table_entry`. `<the same>.v2.pages` holds the value
+`<hex of the format digest>.v2.index` is described in `table_index` and `table_entry`. `<the same>.v2.pages` holds the value
 of slot s at s * stride, followed by zeros up to the next multiple of 4096. Both are sparse and grow as they are used; files
 of other versions are other tables, which nobody uses.
 
@@ -29,10 +29,9 @@ import os
 from collections.abc import Callable, Sequence
 
 from unified_tree.controllers.storage.file.directory_room import DirectoryRoom, OwnTable
+from unified_tree.controllers.storage.file.file_limits import TableSettings
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, STABLE_BYTES, last_use
-from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
-from unified_tree.controllers.storage.file.table_settings import TableSettings
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES
+from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_writer import TableWriter
 from unified_tree.controllers.storage.storage_engine import Outcome
 

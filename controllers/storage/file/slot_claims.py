@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from itertools import count
 
 from unified_tree.controllers.storage.file.file_faults import is_no_room
+from unified_tree.controllers.storage.file.file_limits import TableSettings
 from unified_tree.controllers.storage.file.python_scan import FRESH, WRITTEN
 from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry, last_use
-from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
-from unified_tree.controllers.storage.file.table_settings import TableSettings
-from unified_tree.controllers.storage.file.table_shape import TableShape
+from unified_tree.controllers.storage.file.table_index import TableIndex, TableShape, entry_of
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 try:

@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable, Sequence
 
 from unified_tree.controllers.storage.file.directory_room import DirectoryRoom, OwnTable
+from unified_tree.controllers.storage.file.file_limits import TableSettings
 from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, rounds_of_distinct
 from unified_tree.controllers.storage.file.table_entry import EMPTIED
-from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
-from unified_tree.controllers.storage.file.table_settings import TableSettings
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES
+from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, TableIndex, entry_of
 from unified_tree.controllers.storage.file.writer_lock import WriterLock
 from unified_tree.controllers.storage.storage_engine import Outcome
 

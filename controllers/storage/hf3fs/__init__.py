@@ -1,8 +1,5 @@
 """L3 on 3FS: pages in one preallocated file a rank, by USRBIO or the mount, and a metadata service that knows their keys."""
 
-if __name__ != "unified_tree.controllers.storage.hf3fs":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage.hf3fs, not as {__name__}")
-
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.hf3fs_storage import Hf3fsStorage, open_hf3fs
 

@@ -1,7 +1,7 @@
 """Where the pages of each pool lie in a rank's file.
 
 A region a pool, one after the other, KV first; in a region page i begins at i * stride. After the last region come 4096
-bytes that say which life of the file this is (`rank_file`).
+bytes that say which life of the file this is (`RankFile`).
 """
 
 from __future__ import annotations

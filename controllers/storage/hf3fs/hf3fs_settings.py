@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from unified_tree.controllers.storage.engine_settings import BYTES, SECONDS, Bounds, check_settings
-from unified_tree.controllers.storage.server_address import is_loopback
+from unified_tree.controllers.storage.engine_settings import BYTES, SECONDS, Bounds, check_settings, is_loopback
 from unified_tree.terms.errors import ConfigurationError
 
 _RANK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

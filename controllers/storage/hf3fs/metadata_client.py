@@ -1,21 +1,128 @@
-"""What the engine asks the metadata service, over connections that are kept, each question within its time."""
+"""What the engine asks the metadata service, over connections that are kept, each question within its time.
+
+The time-outs of `http.client` begin anew with every byte. Here one instant bounds connecting, sending and the whole answer.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from unified_tree.controllers.storage.connection_pool import ConnectionPool
-from unified_tree.controllers.storage.hf3fs.bounded_connection import BoundedConnection
 from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_request, unpack_answer
 from unified_tree.terms.errors import StorageError
+
+
+class _BoundedSocket(socket.socket):
+    """A socket whose every wait ends at one instant."""
+
+    deadline = 0.0
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Read, until the deadline."""
+        self.hurry()
+        return super().recv_into(buffer, nbytes, flags)
+
+    def hurry(self) -> None:
+        """Set the time that is left."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+
+
+class BoundedConnection(http.client.HTTPConnection):
+    """A connection that asks one question at a time."""
+
+    _deadline = 0.0
+
+    def connect(self) -> None:
+        """Connect within the time that is left."""
+        left = self._deadline - time.monotonic()
+        made = socket.create_connection((self.host, self.port), timeout=max(left, 0.001))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = _BoundedSocket(made.family, made.type, made.proto, fileno=made.detach())
+        self.sock.deadline = self._deadline
+
+    def ask(self, path: str, body: bytes, headers: dict[str, str], deadline: float) -> tuple[int, bytes]:
+        """The status and the whole answer."""
+        self._deadline = deadline
+        if self.sock is None:
+            self.connect()
+        assert isinstance(self.sock, _BoundedSocket)
+        self.sock.deadline = deadline
+        self.sock.hurry()
+        self.request("POST", path, body, headers)
+        with closing(self.getresponse()) as response:
+            return response.status, response.read()
+
+    def is_quiet(self) -> bool:
+        """Whether the other side has neither hung up nor said what it was not asked."""
+        if self.sock is None:
+            return False
+        self.sock.settimeout(0)
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        return False
+
+
+class ConnectionPool:
+    """Open connections to one server: returns the idle one used last, and opens one if none is idle. One thread uses each.
+
+    Args:
+        connect: makes a connection.
+    """
+
+    def __init__(self, connect: Callable[[], BoundedConnection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[BoundedConnection] = []
+        self._is_retired = False
+
+    def acquire(self) -> BoundedConnection:
+        """A connection, an idle one if it is still open. Raises as `connect`."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if connection.is_quiet():
+                return connection
+            connection.close()
+        return self._connect()
+
+    def release(self, connection: BoundedConnection) -> None:
+        """Return a connection on which all replies were read."""
+        with self._lock:
+            if not self._is_retired:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close_idle(self) -> None:
+        """Close idle connections, after the server was unreachable."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def retire(self) -> None:
+        """Close idle connections now, and others when they are released."""
+        with self._lock:
+            self._is_retired = True
+        self.close_idle()
 
 
 class MetadataAwayError(StorageError):

@@ -1,9 +1,5 @@
 """L3 on Mooncake Store: pages in the memory of many machines, by TCP or RDMA. The client is imported when one is opened."""
 
-if __name__ != "unified_tree.controllers.storage.mooncake":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage.mooncake, not as {__name__}")
-
-from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
-from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeStorage, open_mooncake
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeSettings, MooncakeStorage, open_mooncake
 
 __all__ = ["MooncakeSettings", "MooncakeStorage", "open_mooncake"]

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unified_tree.controllers.storage.engine_settings import BYTES, SECONDS, Bounds, check_key_prefix, check_settings
-from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.engine_settings import (
+    BYTES,
+    SECONDS,
+    Bounds,
+    check_key_prefix,
+    check_settings,
+    host_and_port,
+)
 from unified_tree.terms.errors import ConfigurationError
 
 UNIX = "unix:"

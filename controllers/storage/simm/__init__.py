@@ -1,9 +1,5 @@
 """L3 on SiMM: pages in the memory of many machines, by RDMA. Never run against a real one. The client is imported late."""
 
-if __name__ != "unified_tree.controllers.storage.simm":  # a second name would make every class exist twice
-    raise ImportError(f"import this package as unified_tree.controllers.storage.simm, not as {__name__}")
-
-from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
-from unified_tree.controllers.storage.simm.simm_storage import SimmStorage, open_simm
+from unified_tree.controllers.storage.simm.simm_storage import SimmSettings, SimmStorage, open_simm
 
 __all__ = ["SimmSettings", "SimmStorage", "open_simm"]

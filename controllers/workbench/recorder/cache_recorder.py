@@ -16,8 +16,13 @@ import numpy as np
 from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.controllers.workbench.recorder.block_hashes import DEFAULT_BLOCK_TOKENS, BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.recorder import DEFAULT_QUEUE_BYTES, Recorder
-from unified_tree.controllers.workbench.recorder.trace_files import DEFAULT_FILE_BYTES, DEFAULT_TOTAL_BYTES, TraceFiles
-from unified_tree.controllers.workbench.recorder.trace_writer import RecordedRequest, TraceWriter
+from unified_tree.controllers.workbench.recorder.trace_writer import (
+    DEFAULT_FILE_BYTES,
+    DEFAULT_TOTAL_BYTES,
+    RecordedRequest,
+    TraceFiles,
+    TraceWriter,
+)
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

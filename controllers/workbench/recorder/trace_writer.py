@@ -1,21 +1,35 @@
-"""Writing a trace, with an account of what is missing in it."""
+"""Writing a trace, with an account of what is missing in it.
+
+The files of a recording are bounded each, and bounded together. A folder belongs to one recorder at a time. Files are named by
+ascending numbers, so that the folder itself is a trace in the order of time. A new file is begun when a line does not fit;
+before, the oldest go until all that are left and a whole new one fit into the bound. What is begun by another recording is
+never appended to.
+
+A line is written by one call, without a buffer of ours. If the disk takes only a part of it, the file is cut back to its last
+whole line, so that a full disk leaves a trace that can be read.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from unified_tree.inputs.arguments import integer
 from unified_tree.inputs.printable import printable
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher
-    from unified_tree.controllers.workbench.recorder.trace_files import TraceFiles
 
 
 LOG = logging.getLogger("unified_tree.recorder")
@@ -184,3 +198,182 @@ class TraceLine:
         if lost:
             fields["lost_before"] = lost
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+NAME = re.compile(r"requests-(\d{6,18})\.jsonl", re.ASCII)
+LOCK_NAME = ".recording"
+MIB = 1 << 20
+DEFAULT_FILE_BYTES = 64 * MIB
+DEFAULT_TOTAL_BYTES = 1024 * MIB
+
+
+class FileSystem(Protocol):
+    """The calls that are made of a disk. Each may raise OSError."""
+
+    def create(self, path: Path) -> int:
+        """Open a new file for writing; its descriptor."""
+        ...
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """Write some of the data; how much."""
+        ...
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file, and go on writing there."""
+        ...
+
+    def close(self, descriptor: int) -> None:
+        """Close it."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Delete a file."""
+        ...
+
+
+class Disk:
+    """The disk of this machine."""
+
+    def create(self, path: Path) -> int:
+        """See FileSystem. Only the owner may read the file."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """See FileSystem."""
+        return os.write(descriptor, data)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """See FileSystem."""
+        os.ftruncate(descriptor, size)
+        os.lseek(descriptor, size, os.SEEK_SET)
+
+    def close(self, descriptor: int) -> None:
+        """See FileSystem."""
+        os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """See FileSystem."""
+        path.unlink()
+
+
+class TraceFiles:
+    """The rotating files of one recorder.
+
+    Args:
+        directory: made if it is not there.
+        file_bytes: a file has no more.
+        total_bytes: all files together have no more, also those of earlier recordings in this folder.
+        disk: for tests.
+
+    Attributes:
+        file_bytes: as given.
+
+    Raises ConfigurationError for bounds that are no numbers, or a total of less than two files. Nothing is opened before the
+    first line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        file_bytes: int | Any = DEFAULT_FILE_BYTES,
+        total_bytes: int | Any = DEFAULT_TOTAL_BYTES,
+        disk: FileSystem | None = None,
+    ) -> None:
+        self.file_bytes = integer(file_bytes, "file_bytes", ConfigurationError, minimum=1)
+        self._total_bytes = integer(total_bytes, "total_bytes", ConfigurationError, minimum=1)
+        if self._total_bytes < 2 * self.file_bytes:
+            raise ConfigurationError(f"all files must have room for two of {self.file_bytes:,} bytes, not {total_bytes:,}")
+        self.directory = directory
+        self._disk = Disk() if disk is None else disk
+        self._lock: int | None = None
+        self._descriptor: int | None = None
+        self._path = directory
+        self._size = 0
+
+    def open(self) -> None:
+        """Make the folder and take it for this recorder. Idempotent; `write` does it, too.
+
+        Raises OSError if that cannot be done, and BlockingIOError if another recorder has it.
+        """
+        if self._lock is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # a system without such locks
+            pass
+        except OSError as error:
+            os.close(lock)
+            raise BlockingIOError(error.errno, "another recorder writes there", str(self.directory)) from error
+        self._lock = lock
+
+    def write(self, line: bytes) -> None:
+        """Write a line of at most `file_bytes`. Raises OSError; the files then hold whole lines as before.
+
+        Cost: one system call, and for a new file a look at the folder.
+        """
+        assert len(line) <= self.file_bytes
+        self.open()
+        if self._descriptor is not None and self._size + len(line) > self.file_bytes:
+            self._end_file()
+        if self._descriptor is None:
+            self._begin_file()
+        assert self._descriptor is not None
+        try:
+            written = 0
+            while written < len(line):
+                written += self._disk.write(self._descriptor, memoryview(line)[written:])
+        except OSError:
+            self._take_back()
+            raise
+        self._size += len(line)
+
+    def _begin_file(self) -> None:
+        numbers = self._found()
+        kept = sum(size for _, size in numbers.values())
+        for number in sorted(numbers):
+            if kept + self.file_bytes <= self._total_bytes:
+                break
+            path, size = numbers[number]
+            self._disk.remove(path)
+            kept -= size
+        self._path = self.directory / f"requests-{max(numbers, default=0) + 1:06}.jsonl"
+        self._descriptor = self._disk.create(self._path)
+        self._size = 0
+
+    def _found(self) -> dict[int, tuple[Path, int]]:
+        """The recorded files by number, with their sizes."""
+        found = {}
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                named = NAME.fullmatch(entry.name)
+                if named and entry.is_file(follow_symlinks=False):
+                    found[int(named[1])] = Path(entry.path), entry.stat(follow_symlinks=False).st_size
+        return found
+
+    def _take_back(self) -> None:
+        """Cut the file after its last whole line, and end it."""
+        assert self._descriptor is not None
+        with suppress(OSError):
+            self._disk.truncate(self._descriptor, self._size)
+        self._end_file()
+        if self._size == 0:
+            with suppress(OSError):
+                self._disk.remove(self._path)
+
+    def _end_file(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                self._disk.close(descriptor)
+
+    def close(self) -> None:
+        """End the file and give up the folder. Idempotent."""
+        self._end_file()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.age_stats import PoolAgeStats
+    from unified_tree.controllers.cache.stats import PoolAgeStats
     from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
 
     Floats = NDArray[np.float64]

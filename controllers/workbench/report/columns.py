@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
+    from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
 

@@ -13,8 +13,8 @@ from unified_tree.controllers.workbench.optimum.descent import QUICK_STAGES, STA
 from unified_tree.controllers.workbench.optimum.idle import ALL_TOKENS, Asked, Idle
 from unified_tree.controllers.workbench.optimum.paths import most_path_hits
 from unified_tree.controllers.workbench.optimum.prices import Prices
+from unified_tree.controllers.workbench.runs.clairvoyance import Resumptions
 from unified_tree.controllers.workbench.runs.plan import PATH_ONLY, SHARED
-from unified_tree.controllers.workbench.runs.resumptions import Resumptions
 from unified_tree.controllers.workbench.runs.row_counters import ALL_POOLS
 from unified_tree.controllers.workbench.traces.workload import expand_runs
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.stats import BudgetStats, HostPoolStats, PoolStats
     from unified_tree.controllers.workbench.optimum.demand import Room
+    from unified_tree.controllers.workbench.runs.plan import RowPlan
     from unified_tree.controllers.workbench.runs.row_counters import RowCounters
-    from unified_tree.controllers.workbench.runs.row_plan import RowPlan
     from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
     from unified_tree.controllers.workbench.traces.workload import Int64s, Workload
 

@@ -12,24 +12,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from sys import byteorder
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
+from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS, Workload, cut_runs, pack_runs
 from unified_tree.policies.eviction_policy import EvictionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unified_tree.components import Composition
-    from unified_tree.controllers.workbench.runs.resumptions import Resumptions, Saves
-    from unified_tree.controllers.workbench.traces.workload import Int64s, Request, Workload
+    from unified_tree.controllers.workbench.traces.workload import Int64s, Request
     from unified_tree.nodes.node import Value
     from unified_tree.policies.eviction_policy import Rank
     from unified_tree.policies.tree_view import TreeView
+
 
 TOKEN_BYTES = 8
 
@@ -280,3 +281,63 @@ class Planned(Clairvoyant):
     def admits(self, value: Value) -> bool:
         """See AdmissionPolicy."""
         return self._planned.admits(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumptions:
+    """A plan.
+
+    Attributes:
+        order: indices of the requests, in the order in which they are expected to be admitted; all of them.
+        depths: by index, the tokens that a request is to resume from; 0 for none.
+    """
+
+    order: Int64s
+    depths: Int64s
+
+    def runs(self, request: Request, back_tokens: int | None = None) -> Int64s:
+        """The blocks that a request resumes from, or of these only those of the last `back_tokens` tokens."""
+        depth, size = int(self.depths[request.index]), request.block_tokens
+        runs = cut_runs(request.runs, -(-depth // size))
+        if back_tokens is None:
+            return runs
+        blocks = max(0, depth - back_tokens) // size
+        return pack_runs(request.blocks()[blocks : -(-depth // size)])
+
+    def saves(self, workload: Workload) -> Saves:
+        """What this plan keeps of windows and states. Cost: O(blocks listed), in numpy, and O(boundaries that are kept)."""
+        needed: dict[int, list[int]] = {}
+        saved: dict[int, list[int]] = {}
+        wanted: dict[int, list[int]] = {}  # by block: depths in it that the next request with this block needs
+        is_wanted = np.zeros(workload.block_count, np.bool_)
+        for index in reversed(self.order.tolist()):
+            request, depth = workload.requests[index], int(self.depths[index])
+            blocks = request.blocks()
+            asked = [at for block in blocks[is_wanted[blocks]].tolist() for at in wanted.pop(block)]
+            is_wanted[blocks] = False
+            needed[index] = sorted({at for at in asked if at <= depth} | ({depth} if depth else set()))
+            saved[index] = sorted(asked)
+            for at in needed[index]:
+                block = int(blocks[(at - 1) // request.block_tokens])
+                wanted.setdefault(block, []).append(at)
+                is_wanted[block] = True
+        return Saves(needed=needed, saved=saved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saves:
+    """The windows and states of a plan.
+
+    Attributes:
+        needed: by index, the lengths at which boundaries must be there when a request is admitted: where it resumes, and those
+            that it passes by and that later ones need, none of which computes them again.
+        saved: likewise, those that the next request with this text needs. It computes them, and saves them then, or finds them.
+    """
+
+    needed: dict[int, list[int]]
+    saved: dict[int, list[int]]
+
+    def with_checkpoints(self, workload: Workload) -> Workload:
+        """The workload, in which each request saves what it is to, or its prompt's end, as any, if that is nothing."""
+        requests = tuple(replace(request, checkpoints=tuple(self.saved[request.index])) for request in workload.requests)
+        return replace(workload, requests=requests)

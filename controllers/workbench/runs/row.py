@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context, parent_process
+from multiprocessing.managers import SyncManager
+from queue import Empty, Queue
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +21,8 @@ from unified_tree.controllers.doctor import REJECTED, Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.workbench.runs.certificate import Situation
 from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance, PlannedClairvoyance
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowPlan, RowSpec
 from unified_tree.controllers.workbench.runs.row_counters import NOT_ADMITTED, RowCounters
-from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
 from unified_tree.controllers.workbench.runs.row_tiers import RowTiers, stand_up
 from unified_tree.controllers.workbench.server.fetches import Fetches, LinkFetches, StoreFetches
@@ -29,7 +35,7 @@ from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +43,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.workbench.runs.row_result import Requests
     from unified_tree.declare.tenants import Tenants
+
+    Progress = Callable[[int, int], None]
+    Channel = Queue[tuple[int, int]]
 
 
 PLANS = 2
@@ -232,3 +241,85 @@ def _store_traffic(tiers: RowTiers) -> StoreTraffic | None:
     if tiers.storage is not None:
         return StoreTraffic(read_bytes=tiers.storage.meter.read_bytes, written_bytes=tiers.storage.meter.written_bytes)
     return None
+
+
+REPORT_EVERY = 64
+POLL_S = 0.1
+
+
+def run_rows(plan: Plan, specs: Sequence[RowSpec], jobs: int, progress: Progress) -> list[RowResult]:
+    """Run the rows, in this process or in at most `jobs` others; the results come in the order of `specs`.
+
+    Args:
+        progress: called with a row's number and how many of its requests ended since the last call.
+
+    Raises what a row raises.
+    """
+    if jobs <= 1 or len(specs) <= 1:
+        return [_run(plan, spec, partial(progress, i)) for i, spec in enumerate(specs)]
+    context = get_context("spawn")  # a fork would inherit the threads of whoever draws the progress
+    workers = min(jobs, len(specs))
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_parent)
+    with manager, ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as executor:
+        channel: Channel = manager.Queue()
+        futures = [executor.submit(_run_in_worker, plan, spec, i, channel) for i, spec in enumerate(specs)]
+        pending = set(futures)
+        try:
+            while pending:
+                finished, pending = wait(pending, POLL_S, FIRST_COMPLETED)
+                _drain(channel, progress)
+                for future in finished:
+                    future.result()
+        finally:
+            executor.shutdown(cancel_futures=True)  # after a row that raised, the others are not begun
+        _drain(channel, progress)
+        return [future.result() for future in futures]
+
+
+class _Batched:
+    """Passes every 64th call on, with the count: a message a request would cost more than the request."""
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report = report
+        self._count = 0
+
+    def __call__(self) -> None:
+        self._count += 1
+        if self._count == REPORT_EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        self._report(self._count)
+        self._count = 0
+
+
+def _run(plan: Plan, spec: RowSpec, report: Callable[[int], None]) -> RowResult:
+    batched = _Batched(report)
+    result = run_row(plan, spec, batched)
+    batched.flush()
+    return result
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent does, which may have been killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _run_in_worker(plan: Plan, spec: RowSpec, number: int, channel: Channel) -> RowResult:
+    return _run(plan, spec, lambda count: channel.put((number, count)))
+
+
+def _drain(channel: Channel, progress: Progress) -> None:
+    try:
+        while True:
+            progress(*channel.get_nowait())
+    except Empty:
+        pass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.workbench.runs.row_result import REQUEST, Residency
-from unified_tree.controllers.workbench.server.pools_in_use import PoolsInUse
+from unified_tree.controllers.workbench.server.timed_cache import PoolsInUse
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.stats import CacheStats
     from unified_tree.controllers.doctor import Figures
-    from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
+    from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters
 
     Requests: TypeAlias = NDArray[np.void]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools import DevicePool
     from unified_tree.controllers.storage import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier import PageMemory
-    from unified_tree.controllers.workbench.runs.row_plan import RowPlan
+    from unified_tree.controllers.workbench.runs.plan import RowPlan
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
 
 

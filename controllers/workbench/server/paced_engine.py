@@ -22,7 +22,7 @@ from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.errors import TransferError, words_of
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.host.load_cost import LoadCost
+    from unified_tree.controllers.host.host_tier import LoadCost
     from unified_tree.controllers.transfer_engines import TransferEngine, VirtualClock
     from unified_tree.controllers.workbench.server.page_store import MeteredStorage
     from unified_tree.controllers.workbench.server.server_settings import StorageCost

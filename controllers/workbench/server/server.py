@@ -15,25 +15,210 @@ pin some waits for those before giving up.
 With a store a request's prefetch begins when it arrives. It joins the queue, at the place of its arrival, when the prefetch has
 ended or its patience has; others pass it meanwhile. What the store does next is an event, too. A linker's retrieves are waited
 for in the same way; what they and its stores take of the device is pinned, as by transfers.
+
+Admission is first come, first served under a concurrency limit. A request that finds no pages waits; one that finds none
+with nothing under way that may free some never can, and is rejected.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.server.request_queue import RequestQueue
-from unified_tree.controllers.workbench.server.running_batch import RunningBatch
+from unified_tree.controllers.workbench.server.served_request import ServedRequest
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock, earliest
 from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
 from unified_tree.controllers.workbench.traces.clock import Arrivals
 from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.workbench.server.observer import Observer
-    from unified_tree.controllers.workbench.server.served_request import ServedRequest
+    from unified_tree.controllers.workbench.server.served_request import Observer
     from unified_tree.controllers.workbench.server.server_settings import ServerSettings
     from unified_tree.controllers.workbench.server.timed_cache import TimedCache
     from unified_tree.controllers.workbench.traces.workload import Workload
+
+
+class RunningBatch:
+    """Requests with a place, by admission. A decoding one is an event at the step where it needs more pages or ends.
+
+    Attributes:
+        prefilling: those whose prompts are computed, in their order; those that wait for loads are not among them.
+    """
+
+    def __init__(self) -> None:
+        self.prefilling: deque[ServedRequest] = deque()
+        self._running: list[ServedRequest] = []
+        self._events: list[tuple[int, int, ServedRequest]] = []  # (step, event number, request)
+        self._event_count = 0
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def youngest(self) -> ServedRequest:
+        """The one admitted last."""
+        return self._running[-1]
+
+    @property
+    def next_step(self) -> int | None:
+        """The step of the next event; None if nobody decodes."""
+        return self._events[0][0] if self._events else None
+
+    @property
+    def missing_tokens(self) -> int:
+        """Tokens that prefilling ones still have to get pages for."""
+        return sum(entry.target - entry.granted for entry in self.prefilling)
+
+    def add(self, entry: ServedRequest) -> None:
+        """A request got a place."""
+        self._running.append(entry)
+        if entry.loading_from is None:
+            self.prefilling.append(entry)
+
+    def remove(self, entry: ServedRequest) -> None:
+        """A request lost its place."""
+        self._running.remove(entry)
+        if entry in self.prefilling:
+            self.prefilling.remove(entry)
+
+    def schedule(self, entry: ServedRequest) -> None:
+        """Wake a decoding request when it has used up its pages. The last grant ends where the request does."""
+        self._event_count += 1
+        entry.event_number = self._event_count
+        assert entry.decoding_from is not None
+        heappush(self._events, (entry.decoding_from + entry.granted - entry.target, self._event_count, entry))
+
+    def pop_due(self, step: int) -> ServedRequest | None:
+        """The next decoding request whose event is due by a step; None if there is none."""
+        while self._events and self._events[0][0] <= step:
+            _, number, entry = heappop(self._events)
+            if number == entry.event_number:  # else it was preempted since
+                return entry
+        return None
+
+
+class RequestQueue:
+    """The queue before a running batch.
+
+    Args:
+        arrivals: who comes when.
+        concurrency: requests in the batch, at most.
+
+    Attributes:
+        is_closed: nobody is admitted until something ends, for pages are short.
+    """
+
+    def __init__(
+        self,
+        cache: TimedCache,
+        arrivals: Arrivals | ClosedLoop,
+        batch: RunningBatch,
+        traffic: Traffic,
+        observer: Observer,
+        concurrency: int,
+    ) -> None:
+        self.is_closed = False
+        self._cache = cache
+        self._arrivals = arrivals
+        self._batch = batch
+        self._traffic = traffic
+        self._clock = traffic.clock
+        self._observer = observer
+        self._concurrency = concurrency
+        self._waiting: list[ServedRequest] = []  # a heap by arrival
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def next_arrival(self) -> int | None:
+        """The step of the next arrival; None if none is left but those behind an earlier turn."""
+        return self._arrivals.next_step
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the concurrency limit allows another request."""
+        return len(self._batch) < self._concurrency
+
+    def arrive(self) -> None:
+        """Take in those that arrive up to now."""
+        for arrived, request in self._arrivals.until(self._clock.step):
+            self._arrive(ServedRequest(request, arrived))
+
+    def queue(self, entry: ServedRequest) -> None:
+        """A request waits for a place, again or for the first time, in the order of its arrival."""
+        heappush(self._waiting, entry)
+
+    def admit(self) -> None:
+        """Give places to those that wait, as long as there are places and pages."""
+        while self._waiting and self.has_place and not self.is_closed:
+            entry = heappop(self._waiting)
+            if entry.target == 0:
+                self.end(entry, rejected=False)
+            elif not self._cache.fits(entry):
+                self.end(entry, rejected=True)
+            elif (not self._may_get_room() or entry.missing_tokens <= self._room_tokens()) and self._acquire(entry):
+                self._batch.add(entry)
+                if entry.loading_from is not None:
+                    self._traffic.loading.append(entry)
+            elif self._may_get_room():
+                self.queue(entry)
+                self.is_closed = True
+            else:
+                self.end(entry, rejected=True)
+
+    def end(self, entry: ServedRequest, *, rejected: bool) -> None:
+        """The request is over, and the next turn of its chain may come."""
+        self._traffic.fetches.release(entry)
+        self._cache.ended(entry)
+        following = self._arrivals.after(entry.request)
+        if following is not None:
+            self._arrive(ServedRequest(following, self._clock.step))
+        self._observer.ended(entry.request, self._clock.now_s, entry.spent.ns, rejected=rejected)
+
+    def _arrive(self, entry: ServedRequest) -> None:
+        if not (entry.target and self._cache.fits(entry) and self._traffic.fetches.begin(entry)):
+            self.queue(entry)
+
+    def _may_get_room(self) -> bool:
+        """Whether anything is under way that may free pages."""
+        return bool(self._batch) or self._traffic.next_step is not None
+
+    def _room_tokens(self) -> int:
+        """Tokens that the path pools could take beyond what the prompts being prefilled still have to."""
+        return self._cache.available_tokens() - self._batch.missing_tokens - self._traffic.missing_tokens
+
+    def _acquire(self, entry: ServedRequest) -> bool:
+        """Offer a request to the cache; False if there are too few pages for its prompt and those being prefilled."""
+        request, traffic, fetches = entry.request, self._traffic, self._traffic.fetches
+        tokens = self._cache.tokens(request)
+        if not entry.admitted:
+            self._observer.offered(request)
+        room_before = self._room_tokens() if traffic.has_host else 0
+        entry.fetched_tokens = max(entry.fetched_tokens, fetches.fetched_tokens(entry))
+        try:
+            lease = self._cache.acquire(entry, tokens, (*request.save_points, *fetches.checkpoints(entry)), named=fetches.is_on)
+        except OutOfPagesError:
+            return False
+        missing_tokens = entry.missing_tokens = entry.target - lease.cached_tokens
+        room_tokens = self._room_tokens()
+        is_loading = lease.is_loading and traffic.has_host
+        if is_loading:
+            entry.missing_tokens += room_before - room_tokens  # what is loaded takes room as well
+        if missing_tokens > room_tokens:
+            self._cache.release(entry, lease)
+            return False
+        if not entry.admitted:
+            self._observer.admitted(request, lease, self._clock.now_s, entry.fetched_tokens)
+        entry.start(lease, tokens)
+        entry.started = entry.computing = self._clock.step
+        if is_loading:
+            entry.loading_from = self._clock.step
+        else:
+            self._cache.resumed(entry)
+        return True
+
 
 DECODE_PAGES_AHEAD_TOKENS = 64
 """A decoding request takes its pages for so many tokens at once, if there are as many."""

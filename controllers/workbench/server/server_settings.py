@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost, WritePolicy
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES
-from unified_tree.controllers.storage.file.table_shape import BLOCK_BYTES, HEADER_BYTES, round_up
+from unified_tree.controllers.storage.file.table_index import BLOCK_BYTES, HEADER_BYTES, round_up
 from unified_tree.controllers.storage_tier import PrefetchPolicy
 from unified_tree.terms.errors import ConfigurationError
 

@@ -32,7 +32,7 @@ from unified_tree.inputs.given_files import NotJsonError, parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from unified_tree.controllers.workbench.traces.tokens import Tokens
+    from unified_tree.controllers.workbench.traces.text_requests import Tokens
     from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Workload
 

@@ -18,7 +18,7 @@ from reference_engine import EngineSettings, ModelRunner, Request, model_formats
 from reference_engine.engine import Sampler
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.ranks import Consensus

@@ -10,7 +10,7 @@ import pytest
 
 from benches import cell
 from benches.cell import Cell
-from benches.cells import again, line, main, replayed, summary
+from benches.cells import again, line, main, replayed
 
 ROW: dict[str, Any] = {
     "workload": "built-in agents",
@@ -28,29 +28,6 @@ ROW: dict[str, Any] = {
 
 def test_there_are_three_sizes_of_six_models_for_each_workload() -> None:
     assert len({each.name for each in cell.cells()}) == 4 * 6 * 3
-
-
-def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
-    assert (
-        line(ROW)
-        == "built-in agents | gpt-oss-20b | 8 | 40.0 | 50.0 | **55.0** | 69.0 to 71.0 | 90.0 | 60.0 | 0.92 | 1.00 | 0.25"
-    )
-    nothing = ROW | {
-        "path_only_hit_rate": 0.0,
-        "same_pages_hit_rate": 0.0,
-        "optimum": [0.5, 0.54],
-    }
-    assert line(nothing).endswith("50.0 to 54.0 | 90.0 | 0.0 |  |  | ")
-    assert "| 40.0 (old) | 50.0 (old) | **55.0** |" in line(ROW | {"commits": {"density": "abc"}})
-
-
-def test_the_rows_are_told_in_sentences() -> None:
-    [lru, cost, same, paths, gap] = summary([ROW, ROW | {"hit_rate": {"lru": 0.6, "cost": 0.56, "density": 0.55}}])
-    assert lru.startswith("Of 2 cells, `density` hits over 0.3 points more than `lru` in 1, and over 0.3 less in 1; +5.00 in")
-    assert "The least it gains: -5.00 (built-in agents, gpt-oss-20b, 8 GiB), +15.00 (" in lru
-    assert "-1.00 (built-in" in cost
-    assert "in 2 of 2 cells" in same and "in 0 of 2 cells" in paths
-    assert gap == "Of the way from `cost` to the best possible `density` goes -0.07 to 0.25 (built-in agents)."
 
 
 def test_a_cell_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

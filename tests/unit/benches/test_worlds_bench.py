@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benches.world import FAMILIES, MODELS, SIZES, World, tokens_held
-from benches.worlds import compare, distribution, in_turn, main, measured, rate, seeds_of
+from benches.worlds import in_turn, main, measured, seeds_of
 from unified_tree.components.models import BUILT_IN
 from unified_tree.controllers.workbench.traces.workload import Workload
 
@@ -74,37 +74,16 @@ def test_two_worlds_are_replayed_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*arguments, "--policies", "lru"]) == 0
     (first,) = [row for row in map(json.loads, file.read_text().splitlines()) if row["seed"] == 2]
     file.write_text("".join(json.dumps(row | {"hit_tokens": 0}) + "\n" for row in [first]))
-    policies = ["--policies", "lru,unified_tree.policies.built_in:CostAware"]
+    policies = ["--policies", "lru,unified_tree.policies.table:CostAware"]
     assert main(arguments + policies) == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row["seed"], row["policy"]) for row in rows] == [
         (2, "lru"),  # as the file had it
-        (2, "unified_tree.policies.built_in:CostAware"),
+        (2, "unified_tree.policies.table:CostAware"),
         (3, "lru"),
-        (3, "unified_tree.policies.built_in:CostAware"),
+        (3, "unified_tree.policies.table:CostAware"),
     ]
     printed = capsys.readouterr().out
     assert "| 2 | agents | qwen3-32b | paths |" in printed
-    assert "`unified_tree.policies.built_in:CostAware` beside `lru`" in printed
+    assert "`unified_tree.policies.table:CostAware` beside `lru`" in printed
     assert "certified bound" in printed
-
-
-def test_a_distribution_says_how_many_worlds_lose() -> None:
-    assert distribution([1.0, 0.0, -0.4, -0.6]) == "4 | +0.00 | -0.20 | -0.57 | -0.60 | 2 | 1"
-
-
-def test_worlds_that_lose_most_are_named() -> None:
-    row = {
-        "seed": 7,
-        "family": "scans",
-        "model": "m",
-        "scarce": "paths",
-        "size": SIZES[0],
-        "concurrency": 1,
-        "host_share": None,
-    }
-    rows = {7: {name: row | {"hit_tokens": hits, "prompt_tokens": 100} for name, hits in (("lru", 50), ("density", 49))}}
-    shown: list[str] = []
-    compare(rows, "density", "lru", shown.append)
-    assert rate(rows[7]["lru"]) == 50.0
-    assert shown[-1] == "| 7 | scans | m | paths | 1.5 to 4 % | 1 |  | 50.0 | 49.0 | -1.00 |"

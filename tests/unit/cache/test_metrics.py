@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from engine_metric_names import RECORDED, SOURCES
 from kinds import FULL, MAMBA, OWN_DRAFT, swa
 from metered_cache import metered_cache
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,6 +21,54 @@ from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
+
+
+class Recorded(NamedTuple):
+    """Counters of one engine.
+
+    Attributes:
+        version: of its package.
+        source: the module that declares them.
+        counters: the names as they are scraped, with their labels beside those that all metrics of the engine have.
+    """
+
+    version: str
+    source: str
+    counters: dict[str, set[str]]
+
+
+RECORDED = {
+    "vllm": Recorded(
+        version="0.32.0",
+        source="vllm/v1/metrics/loggers.py",
+        counters={
+            "vllm:prefix_cache_queries_total": set(),
+            "vllm:prefix_cache_hits_total": set(),
+            "vllm:external_prefix_cache_queries_total": set(),
+            "vllm:external_prefix_cache_hits_total": set(),
+            "vllm:prompt_tokens_cached_by_source_total": {"source"},
+        },
+    ),
+    "sglang": Recorded(
+        version="0.5.23",
+        source="sglang/srt/observability/metrics_collector.py",
+        counters={
+            "sglang:prompt_tokens_total": {"is_streaming"},
+            "sglang:cached_tokens_total": {"cache_source"},
+            "sglang:evicted_tokens_total": set(),
+            "sglang:load_back_tokens_total": {"pool"},
+            "sglang:load_back_bytes_total": set(),
+            "sglang:hicache_backup_tokens_total": {"pool"},
+            "sglang:hicache_backup_bytes_total": set(),
+        },
+    ),
+}
+SOURCES = {
+    "vllm:prompt_tokens_cached_by_source_total": {"device", "host", "p2p", "disk", "external_unspecified"},
+    "sglang:cached_tokens_total": {"device", "host", "storage", "total"},
+}
+"""The values of the label that says where tokens came from; SGLang's `total` is for requests of which it does not know."""
+
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, arguments: list[str], match: 
 
 
 def test_a_second_recording_into_a_folder_is_refused(tmp_path: Path) -> None:
-    from unified_tree.controllers.workbench.recorder.trace_files import TraceFiles
+    from unified_tree.controllers.workbench.recorder.trace_writer import TraceFiles
 
     first = TraceFiles(tmp_path / "traces")
     first.open()

@@ -19,7 +19,7 @@ from replay_rows import rows_of
 
 from unified_tree.controllers import Lease
 from unified_tree.controllers.cli import commands
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.verified_pages import VerifiedPages
 from unified_tree.policies.table import POLICIES

@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unified_tree.controllers.inspector.namespace_tally import MAX_NAMESPACES, SERIES
-from unified_tree.controllers.inspector.namespace_timeline import KEPT, SHOWN, NamespaceTimeline
-from unified_tree.controllers.inspector.timeline import MAX_BINS, MAX_POINTS, Timeline
+from unified_tree.controllers.inspector.timeline import (
+    KEPT,
+    MAX_BINS,
+    MAX_NAMESPACES,
+    MAX_POINTS,
+    SERIES,
+    SHOWN,
+    NamespaceTimeline,
+    Timeline,
+)
 
 
 def counts(hit: int, never_seen: int) -> list[int]:

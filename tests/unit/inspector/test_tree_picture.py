@@ -9,8 +9,15 @@ import pytest
 from inspected_cache import busy_cache
 
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.inspector.flame import EVERYTHING, MAX_TICKS, RECTANGLE, flame, run_details
-from unified_tree.controllers.inspector.tree_picture import TIERS, TreePicture
+from unified_tree.controllers.inspector.tree_picture import (
+    EVERYTHING,
+    MAX_TICKS,
+    RECTANGLE,
+    TIERS,
+    TreePicture,
+    flame,
+    run_details,
+)
 from unified_tree.controllers.inspector.tree_walk import COLUMNS, TreeWalk
 from unified_tree.nodes.node import Node
 

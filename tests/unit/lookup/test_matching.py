@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 from grove import Grove
 from kinds import FULL, MAMBA, swa
 
-from unified_tree import NOWHERE, Boundary, StaleBoundaryError, UnifiedTreeError
+from unified_tree import (
+    NOWHERE,
+    Boundary,
+    Component,
+    Key,
+    Path,
+    Point,
+    StaleBoundaryError,
+    Tier,
+    Trailing,
+    UnifiedTree,
+    UnifiedTreeError,
+)
+from unified_tree.lookup import matching
 from unified_tree.lookup.matching import path_boundary
+from unified_tree.native.chosen import agreement
 
 
 def test_a_match_is_the_longest_prefix_in_whole_pages() -> None:
@@ -113,3 +132,121 @@ def test_pages_cannot_be_written_to() -> None:
     grove = Grove([FULL])
     pages = grove.tree.pages(grove.put("abcd").boundary, "full")
     assert not pages.flags.writeable
+
+
+def test_the_place_where_a_key_leaves_the_tree() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdefgh", [8])
+    match = grove.match("abcdefxx")
+    assert (match.device.length, match.path_length, match.save_at) == (0, 6, (6,))
+    grove.put("abcdefxx", [6, 8])
+    assert grove.match("abcdefyy").device.length == 6
+    assert grove.match("abcdefyy").save_at == ()
+
+
+def test_a_whole_hit_needs_no_save() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    assert grove.match("abcdxx").save_at == ()
+    assert grove.match("zz").save_at == ()
+
+
+def test_a_window_branches_as_well() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcdefgh")
+    assert grove.match("abcdefxx").save_at == (6,)
+
+
+@pytest.mark.parametrize(("text", "save_at"), [("abcdefghxx", (8,)), ("abcdefxxxx", (4,)), ("abxxxxxxxx", ())])
+def test_a_branch_point_lies_on_the_grid_where_states_can_be_saved(text: str, save_at: tuple[int, ...]) -> None:
+    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)])
+    grove.put("abcdefghij")
+    assert grove.match(text).save_at == save_at
+
+
+def test_a_grid_point_behind_the_hit_is_of_no_use() -> None:
+    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)])
+    grove.put("abcdefghij", [4])
+    assert grove.match("abcdefxx").save_at == ()
+
+
+def test_paths_alone_have_no_branch_points() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdefgh")
+    assert grove.match("abcdefxx").save_at == ()
+
+
+PAGE = 2
+KINDS = [
+    Component(name="full", coverage=Path()),
+    Component(name="swa", coverage=Trailing(4)),
+    Component(name="m", coverage=Point()),
+]
+
+
+def fresh(key: Key) -> Key:
+    return Key.from_elements(bytes(key.data), key.namespace, bigram=key.bigram)
+
+
+def insert(tree: UnifiedTree, key: Key, numbers: Iterator[int]) -> None:
+    end = key.length // PAGE * PAGE
+    ids = {name: next(numbers) * 1000 + np.arange(end // PAGE) for name in ("full", "swa")}
+    tree.insert(key.prefix(end), ids, {"m": {end: next(numbers)}})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_key_that_was_walked_matches_as_a_new_one(seed: int) -> None:
+    """Whatever was inserted, cut, evicted or invalidated since, and in whichever tree."""
+    draw = random.Random(seed)
+    numbers = iter(range(1, 1_000_000))
+    trees = [UnifiedTree(KINDS, PAGE), UnifiedTree(KINDS, PAGE)]
+    keys = [
+        Key([draw.randrange(2) for _ in range(draw.randrange(2, 40))], draw.choice("ab"), bigram=draw.random() < 0.2)
+        for _ in range(30)
+    ]
+    for _ in range(400):
+        tree, key = draw.choice(trees), draw.choice(keys)
+        step = draw.random()
+        if step < 0.3 and key.length >= PAGE:
+            insert(tree, key, numbers)
+        elif step < 0.4:
+            tree.evict({draw.choice(["full", "swa", "m"]): draw.randrange(1, 20)}, Tier.DEVICE)
+        elif step < 0.42:
+            tree.invalidate(draw.choice(["a", "b"]))
+        else:
+            limit = draw.randrange(key.length + 1)
+            asked = key if draw.random() < 0.7 else key.prefix(draw.randrange(limit, key.length + 1))
+            assert tree.match_prefix(asked, limit=limit, touch=False) == tree.match_prefix(
+                fresh(asked), limit=limit, touch=False
+            )
+
+
+@pytest.mark.skipif(not hasattr(matching.walk, "__code__"), reason="compiled code does not look its helpers up")
+def test_a_key_is_compared_once_however_often_it_is_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def noted(*args: Any) -> int:
+        compared.append(agreement(*args))
+        return compared[-1]
+
+    tree = UnifiedTree(KINDS[:1], PAGE)
+    for end in (10, 20, 30):
+        tree.insert(Key(range(end)), {"full": np.arange(end // PAGE) + 100 * end})
+    monkeypatch.setattr(matching, "agreement", noted)
+    key = Key(range(40))
+    assert tree.match_prefix(key).device.length == 30
+    assert len(compared) == 3
+    tree.insert(Key(range(40)), {"full": np.arange(20)})
+    compared.clear()
+    assert tree.match_prefix(key).device.length == 40
+    assert len(compared) == 1, "only what came behind it"
+
+
+def test_a_key_that_its_caller_may_change_remembers_nothing() -> None:
+    tree = UnifiedTree(KINDS[:1], PAGE)
+    tokens = np.arange(10)
+    tree.insert(Key(tokens), {"full": np.arange(5)})
+    key = Key(tokens, copy=False)
+    assert tree.match_prefix(key).device.length == 10
+    tokens[:] = 99
+    assert tree.match_prefix(key).device.length == 0

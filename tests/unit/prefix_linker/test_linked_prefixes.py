@@ -16,7 +16,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
-from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.linked_prefixes import PrefixSalt
 from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.declare.page_format import WHOLE
 from unified_tree.terms.errors import ConfigurationError, LinkError

@@ -201,7 +201,7 @@ class LateRank:
 
 
 def started(work: SlowWork | None, watch: Any = None) -> Any:
-    from unified_tree.controllers.ranks.gloo_reduction import GlooReduction
+    from unified_tree.controllers.ranks.distributed_consensus import GlooReduction
 
     group: Any = LoneGroup(work)
     clock = lambda: 0 if work is None else work.now_ns  # noqa: E731

@@ -17,7 +17,7 @@ from stored_pages import Clock, blanks, body, keys, page, pages, pool
 from unified_tree.controllers.storage import CheckedStorage, FileStorage, Outcome
 from unified_tree.controllers.storage.file import python_scan
 from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
+from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, TableShape
 
 FULL = pool()
 DONE, MISSING, CORRUPT, DROPPED = Outcome.DONE, Outcome.MISSING, Outcome.CORRUPT, Outcome.DROPPED

@@ -15,7 +15,7 @@ from stored_pages import Clock, blanks, body, keys, page, pages, pool
 from waiting import PROGRAM_S
 
 from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StorageRegistry, StoredPool
-from unified_tree.controllers.storage.file.table_shape import shapes_within
+from unified_tree.controllers.storage.file.table_index import shapes_within
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 FULL = pool()

@@ -15,8 +15,8 @@ import pytest
 from killed_service import DATABASE, LOG, laid_out, left_behind
 from waiting import PATIENCE_S
 
-from unified_tree.controllers.storage.hf3fs.metadata.held_keys import HeldKeys
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import HeldKeys
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import NOWHERE, PRESENT, WRITTEN

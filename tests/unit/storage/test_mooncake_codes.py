@@ -14,8 +14,8 @@ import pytest
 from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
-from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage, mooncake_client
-from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage, mooncake_storage
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 SIZE = 128
@@ -296,8 +296,8 @@ def test_a_failed_setup_is_an_error_and_the_client_is_not_called_again(monkeypat
         def __getattr__(self, name: str) -> Callable[..., None]:
             raise AssertionError(f"{name} after a failed setup would kill the process")
 
-    monkeypatch.setattr(mooncake_client, "_store_type", lambda: Store)
-    monkeypatch.setattr(mooncake_client, "check_listens", lambda *_: None)
+    monkeypatch.setattr(mooncake_storage, "_store_type", lambda: Store)
+    monkeypatch.setattr(mooncake_storage, "check_listens", lambda *_: None)
     for name in SETTINGS.client_environment:
         monkeypatch.setenv(name, "7")
     with pytest.raises(StorageError, match="does not take this client, error -1"):

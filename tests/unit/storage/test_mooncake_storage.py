@@ -17,7 +17,7 @@ from ports import free_port
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_storage
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
-from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.terms.errors import StorageError
 
 mooncake_server.skip_unless_it_runs()

@@ -14,12 +14,11 @@ from stored_pages import pool
 from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.storage import FileLimits, MemoryStorage, StorageRegistry
-from unified_tree.controllers.storage.engine_settings import kinds
+from unified_tree.controllers.storage.engine_settings import host_and_port, kinds
 from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings
 from unified_tree.controllers.storage.mooncake import MooncakeSettings
 from unified_tree.controllers.storage.redis import RedisSettings
-from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.simm import SimmSettings
 from unified_tree.terms.errors import ConfigurationError
 

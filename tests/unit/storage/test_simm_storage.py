@@ -17,7 +17,7 @@ from simm_double import Aborted, SimmModule, SimmServer, State
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import Outcome, StorageRegistry
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
-from unified_tree.controllers.storage.simm.simm_client import SimmClient, near_devices
+from unified_tree.controllers.storage.simm.simm_storage import SimmClient, near_devices
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 

@@ -29,7 +29,7 @@ from unified_tree.controllers.testing import (
     check_storage_engine,
     check_transfer_engine,
     held_copies,
-    storage_load_contract,
+    storage_contract,
 )
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine, NullEngine, VirtualClock
 
@@ -162,7 +162,7 @@ STORES: dict[str, Callable[[Sequence[StoredPool], str], MemoryStorage]] = {
 @pytest.fixture
 def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What clauses do in threads at once is done in turn, for stores that are broken without threads: it takes no time."""
-    monkeypatch.setattr(storage_load_contract, "at_once", lambda calls: [call() for call in calls][:0])
+    monkeypatch.setattr(storage_contract, "at_once", lambda calls: [call() for call in calls][:0])
 
 
 @pytest.mark.parametrize("clause", STORES)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from unified_tree.controllers.storage.engine_settings import is_loopback
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_service import application
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
-from unified_tree.controllers.storage.server_address import is_loopback
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 TOKEN_VARIABLE = "unified_tree__hf3fs__token"

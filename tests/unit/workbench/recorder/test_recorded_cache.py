@@ -21,8 +21,7 @@ from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.cache_recorder import CacheRecorder, open_recorder
 from unified_tree.controllers.workbench.recorder.recorder import Recorder
-from unified_tree.controllers.workbench.recorder.trace_files import Disk, TraceFiles
-from unified_tree.controllers.workbench.recorder.trace_writer import TraceWriter
+from unified_tree.controllers.workbench.recorder.trace_writer import Disk, TraceFiles, TraceWriter
 from unified_tree.terms.errors import ConfigurationError
 
 PAGE = 4

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.recorder import QUEUE_FULL, UNREADABLE, Recorder, UnrecordedError
-from unified_tree.controllers.workbench.recorder.trace_files import TraceFiles
-from unified_tree.controllers.workbench.recorder.trace_writer import DISK_FAILED, TOO_LONG, RecordedRequest, TraceWriter
+from unified_tree.controllers.workbench.recorder.trace_writer import (
+    DISK_FAILED,
+    TOO_LONG,
+    RecordedRequest,
+    TraceFiles,
+    TraceWriter,
+)
 from unified_tree.controllers.workbench.traces.trace import TraceOptions, read_trace
 from unified_tree.terms.errors import ConfigurationError
 

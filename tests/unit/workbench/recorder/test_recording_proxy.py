@@ -20,8 +20,7 @@ from unified_tree.controllers.workbench.recorder.exchanges import ExchangeReader
 from unified_tree.controllers.workbench.recorder.prompt_tokens import PromptTokens
 from unified_tree.controllers.workbench.recorder.proxy import RecordingProxy, server_address
 from unified_tree.controllers.workbench.recorder.recorder import Recorder
-from unified_tree.controllers.workbench.recorder.trace_files import Disk, TraceFiles
-from unified_tree.controllers.workbench.recorder.trace_writer import TraceWriter
+from unified_tree.controllers.workbench.recorder.trace_writer import Disk, TraceFiles, TraceWriter
 from unified_tree.terms.errors import ConfigurationError
 
 BLOCK = 4

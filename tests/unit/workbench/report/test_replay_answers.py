@@ -11,10 +11,8 @@ from replay_plans import small_plan, small_report
 from replay_rows import page_counts, row_of
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.report.answers import LEAST_GAIN, Change, answers, leaves_room, overload
-from unified_tree.controllers.workbench.report.report import _program
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan
+from unified_tree.controllers.workbench.report.report import LEAST_GAIN, Change, _program, answers, leaves_room, overload
+from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.sizing.changes import Changes

@@ -13,10 +13,8 @@ import pytest
 
 from unified_tree import TenantGroup, Tenants
 from unified_tree.components import composition_for
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowPlan, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
-from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.traces.block_ids import densify
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, pack_runs

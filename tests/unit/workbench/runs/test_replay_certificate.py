@@ -13,14 +13,12 @@ import pytest
 from replay_rows import host_of
 
 from unified_tree.components import Composition, composition_for
-from unified_tree.components.full import full
+from unified_tree.components.kinds import full, swa
 from unified_tree.components.mamba import mamba
-from unified_tree.components.swa import swa
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.workbench.runs.certificate import certified
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowPlan, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
-from unified_tree.controllers.workbench.runs.row_plan import RowPlan
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order, pack_runs
 

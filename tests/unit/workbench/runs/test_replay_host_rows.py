@@ -14,7 +14,7 @@ from replay_rows import row_of as run
 from unified_tree import Boundary, Tier
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pools import PagePair
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.workbench.runs import row_tiers

@@ -16,10 +16,8 @@ from replay_rows import figures
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.workbench.report.columns import record
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
-from unified_tree.controllers.workbench.runs.row import run_row
-from unified_tree.controllers.workbench.runs.row_processes import run_rows
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs, split_for_server
+from unified_tree.controllers.workbench.runs.row import run_row, run_rows
 from unified_tree.controllers.workbench.runs.row_result import RowResult
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.traces.synthetic import SyntheticOptions, synthetic_workload

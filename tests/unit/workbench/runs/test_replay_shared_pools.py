@@ -10,8 +10,7 @@ from replay_rows import host_of, invoke, rows_of
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.cli.size_command import learned_split
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.server.verified_pages import Verification

@@ -12,10 +12,10 @@ from replay_rows import GIB, figures, host_of, page_counts, store_of, wrong_byte
 from replay_rows import row_of as run
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
-from unified_tree.controllers.storage.file.table_shape import shape_within
+from unified_tree.controllers.storage.file.table_index import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.transfer_engines import VirtualClock

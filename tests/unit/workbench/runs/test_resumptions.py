@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from unified_tree.controllers.workbench.runs.resumptions import Resumptions
+from unified_tree.controllers.workbench.runs.clairvoyance import Resumptions
 from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 BLOCK = 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer, VirtualClock
 from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
 from unified_tree.nodes.effect import Copy, EffectKind

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from unified_tree.components import Composition, composition_for
-from unified_tree.controllers.workbench.runs.budget_split import split_for_server
-from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
 from unified_tree.controllers.workbench.sizing.needs import Needs

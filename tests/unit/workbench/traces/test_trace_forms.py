@@ -274,3 +274,17 @@ def test_what_a_chat_log_may_hold_beside_texts(tmp_path: Path) -> None:
     assert one.prompt_tokens < 400, "an image is a digest"
     assert hits(workload) == (one.prompt_tokens + one.output_tokens) // 16 * 16
     assert two.prompt_tokens > hits(workload)
+
+
+@pytest.mark.parametrize("opener", [open, gzip.open])
+def test_the_bytes_that_were_read_are_told_as_they_are(tmp_path: Path, opener: type) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": i, "input_length": 900, "output_length": 9, "hash_ids": [i, i + 1]} for i in range(20_000)]
+    with opener(path, "wb") as file:
+        file.write("\n".join(map(json.dumps, lines)).encode())
+    told: list[int] = []
+    workload = read_trace(path, None, told.append)
+    assert len(workload.requests) == len(lines)
+    assert len(told) > 20
+    assert min(told) >= 0
+    assert 0.9 * path.stat().st_size <= sum(told) <= path.stat().st_size

@@ -1,0 +1,42 @@
+"""The command line of a bench that takes turns in rounds: its options, what it ran on, and its rows in a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.machine import commit, machine
+
+
+def options_of(
+    name: str, doc: str | None, *, quick: str, rounds: int, what: str = "rounds of turns"
+) -> argparse.ArgumentParser:
+    """A parser of `--quick`, `--rounds` (or what `what` counts, by its first word) and `--json`.
+
+    Args:
+        doc: of the bench; its first paragraph is the help's.
+        quick: what is measured with `--quick`.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benches.{name}", description=(doc or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help=f"{quick}, to see that it runs")
+    parser.add_argument(f"--{what.split(maxsplit=1)[0]}", type=int, default=rounds, help=what)
+    parser.add_argument("--json", type=Path, help="file to write the rows to")
+    return parser
+
+
+def told(head: str = "", on: str = "") -> dict[str, str | None]:
+    """Print what it runs on, with a table's head below; the fields of it that each row gets."""
+    where = {"machine": on or machine(), "commit": commit()}
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}" + (f"\n\n{head}" if head else ""))
+    return where
+
+
+def written(rows: Sequence[Mapping[str, Any]], where: Mapping[str, str | None], file: Path | None) -> int:
+    """Write rows into the file that was asked for, if one was; the exit code: 1 if a row is not right."""
+    if file is not None:
+        file.write_text(json.dumps([{**row, **where} for row in rows], indent=1) + "\n")
+        print(f"\nwrote {file}")
+    return 0 if all(row.get("right", True) for row in rows) else 1
