@@ -110,7 +110,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert (page.parent / target).exists(), f"{target} is not there"
     for name in SNIPPET.findall(text):
         assert (ROOT / name).is_file(), f"{name} is not there"
-    for command in re.findall(r"^make (\w+)", text, re.MULTILINE):
+    for command in re.findall(r"^make ([\w-]+)", text, re.MULTILINE):
         assert f"\n{command}:" in (ROOT / "Makefile").read_text()
     for call in re.findall(r"`cache\.(\w+)\(", text):
         assert hasattr(PrefixCache, call), f"PrefixCache has no {call}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import TreeSettings
+from unified_tree import Key, TreeSettings
+from unified_tree.controllers.cache.lease import Lease
 from unified_tree.nodes.line import Line
 from unified_tree.policies.density.recency_shadow import FIRST_WAIT, LONGER, RecencyShadow, Ring
 
@@ -97,6 +100,47 @@ def test_it_says_what_recency_hits(kind: str, tokens: int, boundaries: int, poin
     assert 100 * by_recency / asked == pytest.approx(100 * hit / asked, abs=points)
 
 
+def hit_together(server: Served, prompts: Iterable[list[int]], at_once: int, answer: int) -> int:
+    """How many tokens are hit where so many requests run at once, and get answers behind which nothing is saved."""
+    cache, hit, running = server.cache, 0, list[tuple[Lease, list[int]]]()
+
+    def end(lease: Lease, text: list[int]) -> None:
+        cache.allocate(lease, len(text))
+        cache.commit(lease, text)
+        cache.release(lease)
+
+    for at, prompt in enumerate(prompts):
+        lease = cache.acquire(Key(prompt), [len(prompt)])
+        hit += lease.cached_tokens
+        if lease.committed < len(prompt):
+            cache.allocate(lease, len(prompt))
+            cache.commit(lease, prompt, {length: lease.save_pages[length] for length in lease.save_pages})
+        running.append((lease, prompt + [(1 << 40) + at * answer + i for i in range(answer)]))
+        if len(running) == at_once:
+            end(*running.pop(1 + at % (at_once - 1) if at_once > 1 else 0))  # the first one runs on
+    for each in running:
+        end(*each)
+    return hit
+
+
+@pytest.mark.parametrize(("at_once", "answer"), [(1, 30), (9, 30)])
+@pytest.mark.parametrize(
+    ("kind", "tokens", "boundaries"),
+    [(PATHS, 1_800, 0), (STATES, 1_800, 4_000), (STATES, 9_000, 80), (WINDOWS, 1_800, 4_000), (WINDOWS, 9_000, 60)],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_while_recency_decides_it_hits_what_the_tree_hits(
+    kind: str, tokens: int, boundaries: int, at_once: int, answer: int, seed: int
+) -> None:
+    """Of each request, with locks, with ends of texts that nothing can be resumed from, and with spare windows."""
+    server = Served("density", kind, tokens, boundaries)
+    shadow = server.policy._shadow
+    shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
+    hit = hit_together(server, Texts(seed).traffic(400, changes=True), at_once, answer)
+    assert hit > 0 and shadow.texts.was_cut | any(gate.ring.was_cut for gate in shadow.gates)
+    assert abs(shadow.lead) <= 0.025 * hit
+
+
 class Shadow:
     """A shadow of a full tree: with room for so many tokens of text and so many states; of windows their tokens, and room."""
 
@@ -109,7 +153,7 @@ class Shadow:
 
     def cut(self) -> None:
         for ring, room in zip(self.rings, self.rooms, strict=True):
-            ring.cut(room)
+            self.real.cut(ring, room)
 
     @property
     def held(self) -> list[int]:
@@ -142,6 +186,70 @@ def test_a_text_loses_its_end_first() -> None:
     shadow.made(70)
     assert shadow.asked(first, 60) == 30
     assert shadow.asked(first, 60) == 60, "it was computed anew"
+
+
+def test_what_a_running_request_has_goes_after_all_else() -> None:
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.real.locked(first)
+    second, third = shadow.made(30), shadow.made(30)
+    assert shadow.held == [100]
+    assert [shadow.asked(line, length) for line, length in ((first, 60), (third, 30), (second, 30))] == [60, 30, 10]
+
+
+def test_when_it_has_ended_it_goes_as_any_other() -> None:
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.real.locked(first)
+    shadow.made(30)
+    shadow.real.unlocked(first)
+    shadow.made(60)
+    assert shadow.asked(first, 60) == 10
+
+
+def test_requests_that_run_leave_nothing_to_others() -> None:
+    shadow = Shadow(100)
+    lines = [shadow.made(60) for _ in range(4)]
+    for line in lines:
+        shadow.real.locked(line)
+    shadow.cut()
+    assert shadow.held == [100]
+    for line in lines:
+        shadow.real.unlocked(line)
+    assert not shadow.real.texts.running
+
+
+def test_the_end_of_a_text_that_nothing_can_be_resumed_from_goes_first() -> None:
+    shadow = Shadow(100, states=9)
+    first = shadow.made(60)
+    shadow.saved(first, 40)
+    shadow.real.stranded(first, 50)
+    assert shadow.held == [50, 1]
+    shadow.real.stranded(first, 30)
+    assert shadow.held == [50, 1], "a boundary that recency holds is behind that"
+    shadow.made(50)
+    assert shadow.asked(first, 50) == 50, "there is room for both"
+
+
+def test_an_insert_is_a_use() -> None:
+    shadow = Shadow(100)
+    first = Line(None, -1, 80)
+    use, accounted = shadow.real.grew(first, 0, 40, -1, 0)
+    second = shadow.made(40)
+    shadow.real.grew(first, 40, 60, use, accounted)
+    shadow.cut()
+    shadow.made(20)
+    assert [shadow.asked(line, length) for line, length in ((first, 60), (second, 40))] == [60, 20]
+
+
+def test_spare_windows_are_recencys_too() -> None:
+    shadow = Shadow(100, windows=(10, 30))
+    first = shadow.made(60)
+    shadow.saved(first, 60)
+    assert shadow.asked(first, 40, 40) == 40, "no boundary there is known, so the tree had it by spare windows"
+    for _ in range(3):
+        shadow.saved(shadow.made(10), 10)
+    assert shadow.asked(first, 40, 40) == 0, "it is known by now, and was lost"
 
 
 def test_the_beginning_of_a_text_is_used_with_all_that_fork_off_it() -> None:

@@ -101,6 +101,7 @@ class HitDensity(Standard):
     chooses = True
     follows_texts = True
     hears_texts = True
+    hears_locks = True
     weighs_copies = True
 
     def __init__(self, view: TreeView) -> None:
@@ -108,6 +109,7 @@ class HitDensity(Standard):
         settings, components = view.settings, view.components
         self._is_path = [each.coverage.is_path for each in components]
         self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
+        self._path = next((i for i, each in enumerate(components) if each.coverage.is_path and each.required), 0)
         self._turns = Survival(settings.remembered_turns)
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
@@ -289,6 +291,10 @@ class HitDensity(Standard):
             return
         if value.urgency > SPARE:
             self._cut_shadow(value, is_whole=is_whole)
+        elif value.stranded and self._is_path[value.component] and self._rings[value.component] is not None:
+            line, parent = value.node.line, value.node.parent
+            if line is not None and parent is not None:
+                self._shadow.stranded(line, parent.end)
         if not self._is_path[value.component]:
             self._lost_boundary(value.node)
 
@@ -312,7 +318,7 @@ class HitDensity(Standard):
             return
         else:
             held = max(on_device - going, on_host)
-        ring.cut(held if self._is_state[i] and not self._has_budget else held * view.page_size)
+        self._shadow.cut(ring, held if self._is_state[i] and not self._has_budget else held * view.page_size)
 
     def _lost_boundary(self, node: Node) -> None:
         """A window or a state goes: if that was the session's last one, the one before is the last again."""
@@ -389,6 +395,20 @@ class HitDensity(Standard):
         turn = latest(line)
         if turn is not None:
             turn.saved_to = max(turn.saved_to, node.end)
+
+    def locked(self, node: Node) -> None:
+        if node.line is not None:
+            self._shadow.locked(node.line)
+
+    def unlocked(self, node: Node) -> None:
+        at: Node | None = node
+        while at is not None and at.line is not None and not self._is_locked(at):
+            self._shadow.unlocked(at.line)
+            at = at.parent
+
+    def _is_locked(self, node: Node) -> bool:
+        value = node.device[self._path]
+        return value is not None and value.locks > 0
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""

@@ -5,6 +5,9 @@ its text was used by which use, as stairs: the longer, the earlier. Each use has
 used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there. Whenever the
 tree has lost something for want of room, recency has, too, and holds no more than the tree does.
 
+It does as the tree would: what a running request has is locked, so it goes after all else; a text behind whose end nothing can
+be resumed goes before all else; each insert is a use. So while recency decides, both hit the same.
+
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
 the longest boundary whose windows it holds, within the text that it holds. It holds all of a kind of which nothing was ever
@@ -45,9 +48,10 @@ class Ring:
     Attributes:
         held: the sum of what is held.
         was_cut: whether any was ever cut off.
+        running: the lines that running requests have, by the use that has them; a cut stops there.
     """
 
-    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "was_cut")
+    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "running", "was_cut")
 
     def __init__(self, size: int) -> None:
         self._size: i64 = size
@@ -56,20 +60,31 @@ class Ring:
         self._first: i64 = 0  # the oldest use that something is left of
         self.held: i64 = 0
         self.was_cut = False
+        self.running: dict[int, Line] = {}
 
-    def cut(self, amount: i64) -> None:
-        """No more than so much is held from now on; the oldest goes first. Cost: O(1), amortized over uses."""
+    @property
+    def last(self) -> i64:
+        """The number of the last use; -1 for none."""
+        return self._next - 1
+
+    def cut(self, amount: i64) -> i64:
+        """No more than so much is held from now on; the oldest goes first. Returns the use of a running request, at which it
+        stopped; -1 for none. Cost: O(1), amortized over uses.
+        """
         self.was_cut = True
         while self.held > amount and self._first < self._next:
             slot = self._first % self._size
             there: i64 = self._amounts[slot]
+            if there and self.running and self._first in self.running:
+                return self._first
             over = self.held - amount
             if there > over:
                 self._amounts[slot] = int(there - over)
                 self.held -= over
-                return
+                return -1
             self.held -= there
             self._first += 1
+        return -1
 
     def use(self) -> i64:
         """The number of the next use, which has nothing yet. Cost: O(1)."""
@@ -219,8 +234,10 @@ class RecencyShadow:
         would = min(text, hit)
         if self._counts_boundaries:
             would = self._resumable(line, text)
-            if hit > would:  # recency has computed it anew, and saved it again
-                self.saved(line, hit)
+            if hit > would:
+                if hit <= text and not self._knows(line.owner(hit), hit):  # of spare windows, which go first by any order
+                    would = hit
+                self.saved(line, hit)  # else recency has computed it anew, and saved it again
         self.by_recency += would
         self._compare(length, hit - would)
         return int(use), max(hit, would)
@@ -233,7 +250,7 @@ class RecencyShadow:
         """
         if start == 0:  # the tree knew nothing of it, so it has not arrived
             self._count()
-        if self.texts.holds(use, 1) == 0:
+        if use < 0 or use != self.texts.last:  # an insert is a use, too
             use = int(self.texts.use())
         text = self._used(line, end, use, 0)
         missed = 0
@@ -269,6 +286,58 @@ class RecencyShadow:
         if isinstance(session, Session) and session.saves is not None:
             for i, use in enumerate(session.saves.pop(length, ())):
                 session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
+
+    def cut(self, ring: Ring, amount: i64) -> None:
+        """Recency holds no more than so much of a kind. What running requests have is locked, so it counts as used last."""
+        use = ring.cut(amount)
+        for _ in range(len(ring.running)):
+            if use < 0:
+                break
+            line = ring.running.pop(use)
+            stairs = session_of(line).stairs
+            if stairs and stairs[1] == use:
+                self._used(line, stairs[0], ring.use(), 0)
+                ring.running[ring.last] = line
+            use = ring.cut(amount)
+
+    def locked(self, line: Line) -> None:
+        """A request runs that has a line's text, as far as it was used last."""
+        session = line.policy_state
+        if isinstance(session, Session) and session.stairs:
+            self.texts.running[session.stairs[1]] = line
+
+    def unlocked(self, line: Line) -> None:
+        """No request runs that has a line's text. Cost: O(listed_uses)."""
+        running = self.texts.running
+        session = line.policy_state
+        if running and isinstance(session, Session):
+            for i in range(1, len(session.stairs), 2):
+                running.pop(session.stairs[i], None)
+
+    def stranded(self, line: Line, begin: int) -> None:
+        """A text goes from some length on before all others, by any order, unless recency holds a boundary behind that.
+
+        Cost: O(listed_uses + listed_saves).
+        """
+        session = line.policy_state
+        if not isinstance(session, Session) or not session.stairs or self._has_boundary(line, session, begin):
+            return
+        left: list[int] = []
+        at = max(0, line.fork)
+        for i in range(0, len(session.stairs), 2):
+            last, use = session.stairs[i], session.stairs[i + 1]
+            if last > begin:
+                self.texts.take(use, (last - max(at, begin)) * self._token_weight)
+            if at < begin:
+                left += (min(last, begin), use)
+            at = last
+        session.stairs = untracked(tuple(left))
+
+    def _has_boundary(self, line: Line, session: Session, begin: int) -> bool:
+        """Whether recency holds a boundary of a line behind some length."""
+        if session.saves is None:
+            return False
+        return any(at > begin and self._holds(session, max(0, line.fork), at) for at in session.saves)
 
     @property
     def _counts_boundaries(self) -> bool:
@@ -330,6 +399,12 @@ class RecencyShadow:
                 del left[-4:-2]
             session.stairs = untracked(tuple(left))
         return held if above >= start else above
+
+    @staticmethod
+    def _knows(line: Line, length: int) -> bool:
+        """Whether a boundary of a line was saved or used before."""
+        session = line.policy_state
+        return isinstance(session, Session) and session.saves is not None and length in session.saves
 
     def _holds(self, session: Session, begin: int, end: int) -> bool:
         return all(gate.holds(session.stretches[i], begin, end) for i, gate in enumerate(self.gates))
