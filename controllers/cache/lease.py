@@ -230,7 +230,9 @@ class Lease:
 
     @property
     def missing(self) -> Mapping[str, tuple[int, int]]:
-        """Optional components in shared pages whose state the cache lacked, as page indices [first, last)."""
+        """Optional components in shared pages whose state is not there, as page indices [first, last): the cache lacked it at
+        `acquire`, or a `commit` has put pages without it in place of the lease's.
+        """
         return self._state.tables.missing
 
     @property
@@ -264,7 +266,7 @@ class Lease:
     def pages(self, component: Any, first_page: Any = 0) -> NDArray[np.int64]:  # unchecked, as `next_stop`
         """The page ids of a component by page index, from index `first_page` on, int64; -1 for pages before a window.
 
-        A component that shares pages has its owner's, and -1 where its own state was not in the cache at `acquire`.
+        A component that shares pages has its owner's, and -1 where it is `missing`.
 
         Returns a snapshot: a read-only array that never changes and does not follow the lease. Pages in it that the lease has
         freed or swapped since may be free, or another request's. Ask for a new one, or for its new part, before each run:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from unified_tree.inserts.insert_plan import known_pages
 from unified_tree.native.int64 import INT64
 from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.resources import CacheResources
+    from unified_tree.declare.component import Component
     from unified_tree.terms.results import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
@@ -364,8 +366,27 @@ class PageTables:
         table = self._tables[name]
         if name in result.duplicates:
             ids = result.canonical[name]
+            for component in self._layout.sharers:
+                if component.shares == name and not component.required and not component.coverage.is_exact:
+                    self._note_swapped(component, table, ids, result.boundary)
             table.put(last - ids.size, ids)
         return table
+
+    def _note_swapped(self, component: Component, table: PageTable, ids: NDArray[np.int64], boundary: Boundary) -> None:
+        """Add to `missing` those of the tree's pages up to a boundary that are about to replace others in a table and lack a
+        sharer's state. Cost: O(pages, and nodes that they lie in).
+        """
+        node, length = self._locks.find(boundary)
+        assert node is not None
+        size, i = self._layout.page_size, self._state.layout.index[component.name]
+        last = length // size
+        first = last - ids.size
+        lacking = known_pages(node, length, i, first * size, size) < 0
+        at = first + np.flatnonzero(lacking & (table.slice(first, last) != ids))
+        if at.size:
+            begin, end = self.missing.get(component.name, (last, 0))
+            begin = min(begin, int(at[0])) if component.coverage.is_path else 0
+            self.missing[component.name] = begin, max(end, int(at[-1]) + 1)
 
     def _free_before(self, name: str, table: PageTable, first: int) -> None:
         held = table.first_held

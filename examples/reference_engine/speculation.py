@@ -33,15 +33,20 @@ class Speculation:
 
     def admit(self, running: Running) -> None:
         """Whether a request can be drafted for: only with the draft's state of all that is cached."""
-        running.drafted = running.lease.cached_tokens if self._has_state(running) else -1
+        cached = running.lease.cached_tokens
+        running.drafted = cached if self._has_state(running, cached) else -1
 
-    def _has_state(self, running: Running) -> bool:
-        """Whether the lease has the draft's state of its boundary: in shared pages, and windows in pages of their own."""
+    def committed(self, running: Running, end: int) -> None:
+        """Stop drafting for a request if a commit up to `end` has put pages in place of its own that lack the draft's state."""
+        if running.drafted >= 0 and not self._has_state(running, end):
+            running.drafted = -1
+
+    def _has_state(self, running: Running, length: int) -> bool:
+        """Whether the lease has the draft's state that a run from a length on reads, in shared pages and in its own."""
         lease, size = running.lease, running.rows.page_size
         for component in self.draft.components:
-            first = component.coverage.first_page(lease.cached_tokens, size)
-            held = lease.pages(component.name, first)[: lease.cached_tokens // size - first]
-            if component.name in lease.missing or (held < 0).any():
+            first = component.coverage.first_page(length, size)
+            if (lease.pages(component.name, first)[: -(-length // size) - first] < 0).any():
                 return False
         return True
 

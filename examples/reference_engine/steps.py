@@ -106,15 +106,16 @@ def _publish(engine: Engine, request: Request, running: Running, end: int, *, wa
     """Save the state where the cache asked for it, and commit; or only say how far the request is."""
     cache, lease = engine.cache, running.lease
     page = lease.save_pages.get(end)
-    if end <= lease.committed and end not in lease.save_at:
+    if (end <= lease.committed and end not in lease.save_at) or (page is None and not wanted):
         cache.advance(lease, end)
-    elif page is not None:
+        return
+    states = {}
+    if page is not None:
         running.rows.save_state(page)
-        cache.commit(lease, request.tokens[:end], {end: page}, without=not_drafted(engine, running))
-    elif wanted:
-        cache.commit(lease, request.tokens[:end], without=not_drafted(engine, running))
-    else:
-        cache.advance(lease, end)
+        states[end] = page
+    cache.commit(lease, request.tokens[:end], states, without=not_drafted(engine, running))
+    if engine.speculation is not None:
+        engine.speculation.committed(running, end)
 
 
 def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:

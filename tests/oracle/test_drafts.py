@@ -17,9 +17,9 @@ from oracle.families import DRAFT, DRAFT_OF_WINDOWS, FAMILIES, LLAMA
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.oracle_engine import WrongLogitsError
 from oracle.reference import Reference, Tally
-from oracle.tiny_model import Family
+from oracle.tiny_model import SINGLE, Family
 
-from reference_engine import ModelRunner, Request, Speculation
+from reference_engine import EngineSettings, ModelRunner, Request, Speculation
 from reference_engine.engine import greedy
 from reference_engine.request import Running
 from unified_tree.components import Composition
@@ -186,12 +186,15 @@ def _not_drafted_published(patch: Any) -> None:
     patch.setattr(PrefixCache, "commit", commit_all)
 
 
-def _loads_of_a_neighbour(patch: Any) -> None:
-    """A load brings another page of the draft, and the right ones of the model."""
+def _loads_of_the_first_page(patch: Any) -> None:
+    """A load brings the first page of the draft again and again, and the right ones of the model. Another order of the right
+    ones could not be seen: keys hold their positions.
+    """
     load_layers = PagePair.load_layers
 
     def load(self: PagePair, layer_ids: tuple[int, ...], source: Any, target: Any) -> None:
-        load_layers(self, layer_ids, np.roll(source, 1) if self.device.format.component == "draft" else source, target)
+        is_draft = self.device.format.component == "draft"
+        load_layers(self, layer_ids, np.full_like(source, source[0]) if is_draft else source, target)
 
     patch.setattr(PagePair, "load_layers", load)
 
@@ -201,13 +204,83 @@ def _pages_swapped_for_less(patch: Any) -> None:
     patch.setattr(Insertion, "_carries_more", lambda *_: True)
 
 
-@pytest.mark.parametrize("plant", [_holes_untold, _not_drafted_published, _loads_of_a_neighbour, _pages_swapped_for_less])
-def test_a_defect_of_the_drafts_state_is_seen(plant: Callable[[Any], None], monkeypatch: Any) -> None:
+def _swaps_untold(patch: Any) -> None:
+    """A lease does not tell which of the pages that a commit has put in place of its own lack the draft."""
+    patch.setattr(PageTables, "_note_swapped", lambda *_: None)
+
+
+class InTurn(ComparedDraft):
+    """Drafts for those requests, in the order of their admission, for which that is said."""
+
+    def __init__(self, bench: Bench, drafted: Sequence[bool]) -> None:
+        super().__init__(bench, skips=0.0)
+        self._drafted = list(drafted)
+
+    def admit(self, running: Running) -> None:
+        """See Speculation.admit."""
+        super().admit(running)
+        if not self._drafted.pop(0):
+            running.drafted = -1
+
+
+def mixes() -> None:
+    """Random requests."""
+    for seed in range(6):
+        serve_on_ranks(LLAMA, Layout(ranks=1), over(None, paths=4.0), seed, a_mix, draft=DRAFT)
+
+
+def in_turn(drafted: Sequence[bool], new_tokens: Sequence[int], *, loads: bool = False) -> ComparedDraft:
+    """Requests of one prompt at the same time, then another that goes on from it."""
+    settings = EngineSettings(chunk_tokens=64, max_running=2)
+    bench = Bench(LLAMA, SINGLE, Tiers(host=loads), Random(12), settings=settings, sampler=greedy, draft=DRAFT)
+    draft = bench.engine.speculation = InTurn(bench, drafted)
+    requests = [Request(prompt=PROMPT[:48], new_tokens=count) for count in new_tokens]
+    for request in requests:
+        bench.engine.submit(request)
+    bench.engine.run()
+    assert len({tuple(request.output[: min(new_tokens)]) for request in requests}) == 1, "a draft changes nothing"
+    if loads:
+        bench.cache.flush()
+        bench.evict()
+    bench.serve(Request(prompt=[*PROMPT[:48], 3, 1, 4], new_tokens=6))
+    bench.close()
+    return draft
+
+
+def loaded() -> None:
+    """A drafted prompt comes back from host."""
+    assert in_turn([True, True], [6], loads=True).resumed == 1
+
+
+def drafted_behind() -> None:
+    """The second computes a prompt with a draft while the first, without, holds its pages: it decodes without one, too."""
+    draft = in_turn([False, True, True], [6, 6])
+    assert (draft.tally.tokens, draft.resumed, draft.lacking) == (48, 0, 1), "it drafted until its commit"
+
+
+def undrafted_behind() -> None:
+    """The second computes a prompt without a draft which the first, with one, has left: what is cached is not swapped."""
+    assert in_turn([True, False, True], [1, 6]).resumed == 1
+
+
+@pytest.mark.parametrize("world", [mixes, loaded, drafted_behind, undrafted_behind])
+def test_what_a_draft_says_is_right(world: Callable[[], None]) -> None:
+    world()
+
+
+@pytest.mark.parametrize(
+    ("plant", "world"),
+    [
+        (_holes_untold, mixes),
+        (_not_drafted_published, mixes),
+        (_loads_of_the_first_page, loaded),
+        (_pages_swapped_for_less, undrafted_behind),
+        (_swaps_untold, drafted_behind),
+    ],
+)
+def test_a_defect_of_the_drafts_state_is_seen(
+    plant: Callable[[Any], None], world: Callable[[], None], monkeypatch: Any
+) -> None:
     plant(monkeypatch)
-
-    def live() -> None:
-        for seed in range(6):
-            serve_on_ranks(LLAMA, Layout(ranks=1), over(None, paths=4.0), seed, a_mix, draft=DRAFT)
-
     with pytest.raises(WrongLogitsError, match="the draft is"):
-        live()
+        world()

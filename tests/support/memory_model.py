@@ -345,8 +345,23 @@ class Runner:
         known = min(request.lease.known_tokens, request.computed)
         begin = (0, known, known // 2)[request.computed % 3]
         tokens = np.array(request.tokens[begin : request.computed], np.int64)
+        told = {c.name: self._told(request, c) for c in self.components if not (c.required or c.coverage.is_exact)}
         self.cache.commit(request.lease, tokens, given, begin=begin, resumable=resumable, without=without)
+        for component in self.components:
+            if component.name in told:
+                before, after = told[component.name], self._told(request, component)
+                lost = [index for index, held in after.items() if not held and before.get(index)]
+                assert not lost, f"{component.name}: pages {lost} of {request.lease} lost their state, and it does not tell"
         request.states = {at: page for at, page in request.states.items() if request.lease.save_pages.get(at) == page}
+
+    def _told(self, request: Request, component: Component) -> dict[int, bool]:
+        """Whether a component's state is in the whole pages in which a lease tells that it is, by page index."""
+        size, ids = self.cache.page_size, request.lease.pages(component.name)[: request.computed // self.cache.page_size]
+        return {
+            i: self._holds(component.name, page, self._content(request, (i + 1) * size))
+            for i, page in enumerate(ids.tolist())
+            if page >= 0
+        }
 
     def donate(self, request: Request, length: int) -> bool:
         """Commit what is computed with the running state as that of so many tokens; whether it was taken, which ends the run.

@@ -65,7 +65,7 @@ class InsertResult(NamedTuple):
         canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; of windows the
             part that was kept. -1 where an optional path has no page, because its parent has none. Windows have no entry and
             stay the caller's if a policy refused one of them, or if the tree's pages are locked and lack a required sharer's
-            state that the given ones have.
+            state that the given ones have. They may lack an optional one's: `UnifiedTree.pages` of the boundary tells.
     """
 
     boundary: Boundary
