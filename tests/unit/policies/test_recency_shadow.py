@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -191,7 +192,7 @@ def test_a_text_loses_its_end_first() -> None:
 def test_what_a_running_request_has_goes_after_all_else() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first)
+    shadow.real.locked(first, 0, 60)
     second, third = shadow.made(30), shadow.made(30)
     assert shadow.held == [100]
     assert [shadow.asked(line, length) for line, length in ((first, 60), (third, 30), (second, 30))] == [60, 30, 10]
@@ -200,32 +201,90 @@ def test_what_a_running_request_has_goes_after_all_else() -> None:
 def test_when_it_has_ended_it_goes_as_any_other() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first)
+    shadow.real.locked(first, 0, 60)
     shadow.made(30)
-    shadow.real.unlocked(first)
+    shadow.real.unlocked(first, 0, 60)
     shadow.made(60)
     assert shadow.asked(first, 60) == 10
 
 
-def test_requests_that_run_leave_nothing_to_others() -> None:
+def test_more_than_there_is_room_for_is_locked() -> None:
     shadow = Shadow(100)
-    lines = [shadow.made(60) for _ in range(4)]
+    lines = [Line(None, -1, 60) for _ in range(4)]
     for line in lines:
-        shadow.real.locked(line)
+        shadow.real.grew(line, 0, 60, -1, 0)
+        shadow.real.locked(line, 0, 60)
+        shadow.cut()
+    assert shadow.held == [240]
+    for line in lines:
+        shadow.real.unlocked(line, 0, 60)
     shadow.cut()
-    assert shadow.held == [100]
-    for line in lines:
-        shadow.real.unlocked(line)
-    assert not shadow.real.texts.running
+    assert shadow.held == [100] and not shadow.real._locked
+
+
+def test_a_locked_text_stays_though_others_use_its_beginning() -> None:
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.real.locked(first, 0, 60)
+    fork = shadow.made(30, first, 20)
+    shadow.real.locked(fork, 20, 30)
+    shadow.real.unlocked(fork, 20, 30)
+    assert shadow.asked(first, 20) == 20
+    for _ in range(3):
+        shadow.made(30)
+    assert shadow.asked(first, 60) == 60
+
+
+def test_the_part_that_a_shorter_request_has_stays_locked() -> None:
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    shadow.real.locked(first, 0, 60)
+    shadow.real.unlocked(first, 40, 60)
+    for _ in range(4):
+        shadow.made(40)
+    assert shadow.asked(first, 60) == 40
+
+
+@pytest.mark.parametrize("kind", [PATHS, STATES])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_shadow_locks_what_the_tree_does(kind: str, seed: int) -> None:
+    """At each moment, of requests that share texts, fork off, and end in any order; and nothing once they have ended."""
+    server, draw = Served("density", kind, 1_500, 300), Random(seed)
+    cache, shadow, running = server.cache, server.policy._shadow, list[Lease]()
+
+    def locked() -> dict[Line, int]:
+        ends = dict[Line, int]()
+        for node in cache.tree.state.nodes:
+            value = node.device[0]
+            if value is not None and value.locks and node.line is not None:
+                line, end = node.line, node.end
+                while end > node.start:
+                    line = line.owner(end)
+                    ends[line] = max(ends.get(line, 0), end)
+                    end = max(0, line.fork)
+        return ends
+
+    for at, prompt in enumerate(Texts(seed).traffic(200)):
+        lease = cache.acquire(Key(prompt), [])
+        cache.allocate(lease, len(prompt))
+        cache.commit(lease, prompt)
+        running.append(lease)
+        assert shadow._locked == locked()
+        while len(running) > 6 or (running and draw.random() < 0.3):
+            cache.release(running.pop(draw.randrange(len(running))))
+            assert shadow._locked == locked(), at
+    for lease in running:
+        cache.release(lease)
+    assert not shadow._locked
 
 
 def test_the_end_of_a_text_that_nothing_can_be_resumed_from_goes_first() -> None:
     shadow = Shadow(100, states=9)
     first = shadow.made(60)
     shadow.saved(first, 40)
-    shadow.real.stranded(first, 50)
+    shadow.real.stranded(first, 50, 60)
     assert shadow.held == [50, 1]
-    shadow.real.stranded(first, 30)
+    shadow.real.stranded(first, 30, 50)
     assert shadow.held == [50, 1], "a boundary that recency holds is behind that"
     shadow.made(50)
     assert shadow.asked(first, 50) == 50, "there is room for both"

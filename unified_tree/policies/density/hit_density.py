@@ -294,7 +294,7 @@ class HitDensity(Standard):
         elif value.stranded and self._is_path[value.component] and self._rings[value.component] is not None:
             line, parent = value.node.line, value.node.parent
             if line is not None and parent is not None:
-                self._shadow.stranded(line, parent.end)
+                self._shadow.stranded(line, parent.end, value.node.end)
         if not self._is_path[value.component]:
             self._lost_boundary(value.node)
 
@@ -397,18 +397,22 @@ class HitDensity(Standard):
             turn.saved_to = max(turn.saved_to, node.end)
 
     def locked(self, node: Node) -> None:
-        if node.line is not None:
-            self._shadow.locked(node.line)
-
-    def unlocked(self, node: Node) -> None:
-        at: Node | None = node
-        while at is not None and at.line is not None and not self._is_locked(at):
-            self._shadow.unlocked(at.line)
+        at = node
+        while at.parent is not None and self._locks(at) == 1:  # one that was locked before has more now
+            if at.line is not None:
+                self._shadow.locked(at.line, at.parent.end, at.end)
             at = at.parent
 
-    def _is_locked(self, node: Node) -> bool:
+    def unlocked(self, node: Node) -> None:
+        at = node
+        while at.parent is not None and not self._locks(at):
+            if at.line is not None:
+                self._shadow.unlocked(at.line, at.parent.end, at.end)
+            at = at.parent
+
+    def _locks(self, node: Node) -> int:
         value = node.device[self._path]
-        return value is not None and value.locks > 0
+        return 0 if value is None else value.locks
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""

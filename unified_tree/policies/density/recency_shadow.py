@@ -5,8 +5,8 @@ its text was used by which use, as stairs: the longer, the earlier. Each use has
 used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there. Whenever the
 tree has lost something for want of room, recency has, too, and holds no more than the tree does.
 
-It does as the tree would: what a running request has is locked, so it goes after all else; a text behind whose end nothing can
-be resumed goes before all else; each insert is a use. So while recency decides, both hit the same.
+It does as the tree would: a text that is locked does not go; the end of a text that nothing can be resumed from goes before all
+else; each insert is a use. So on one tier, while recency decides, both hit nearly the same.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.line import Line
 
+NEVER: Final[i64] = 1 << 62
 FEWER: Final = 0.001
 """A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""
 FADES: Final = 512
@@ -48,10 +49,9 @@ class Ring:
     Attributes:
         held: the sum of what is held.
         was_cut: whether any was ever cut off.
-        running: the lines that running requests have, by the use that has them; a cut stops there.
     """
 
-    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "running", "was_cut")
+    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "was_cut")
 
     def __init__(self, size: int) -> None:
         self._size: i64 = size
@@ -60,31 +60,35 @@ class Ring:
         self._first: i64 = 0  # the oldest use that something is left of
         self.held: i64 = 0
         self.was_cut = False
-        self.running: dict[int, Line] = {}
+
+    @property
+    def first(self) -> i64:
+        """The number of the oldest use that something may be left of."""
+        return self._first
 
     @property
     def last(self) -> i64:
         """The number of the last use; -1 for none."""
         return self._next - 1
 
-    def cut(self, amount: i64) -> i64:
-        """No more than so much is held from now on; the oldest goes first. Returns the use of a running request, at which it
-        stopped; -1 for none. Cost: O(1), amortized over uses.
+    def cut(self, amount: i64, before: i64 = NEVER) -> bool:
+        """No more than so much is held from now on; the oldest goes first, but no use from some number on. Returns whether more
+        is held for that. Cost: O(1), amortized over uses.
         """
         self.was_cut = True
         while self.held > amount and self._first < self._next:
+            if self._first >= before:
+                return True
             slot = self._first % self._size
             there: i64 = self._amounts[slot]
-            if there and self.running and self._first in self.running:
-                return self._first
             over = self.held - amount
             if there > over:
                 self._amounts[slot] = int(there - over)
                 self.held -= over
-                return -1
+                return False
             self.held -= there
             self._first += 1
-        return -1
+        return False
 
     def use(self) -> i64:
         """The number of the next use, which has nothing yet. Cost: O(1)."""
@@ -209,6 +213,8 @@ class RecencyShadow:
         self.texts = Ring(size)
         self._token_weight: i64 = 1
         self.gates = [Gate(Ring(size), tokens) for tokens in windows]
+        self._locked: dict[Line, int] = {}  # and up to where
+        self._oldest_locked: i64 = NEVER  # no locked text has an older use
         self.is_ahead = False
         self.by_recency = 0
         self.lead = self.came = 0.0
@@ -288,50 +294,78 @@ class RecencyShadow:
                 session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
 
     def cut(self, ring: Ring, amount: i64) -> None:
-        """Recency holds no more than so much of a kind. What running requests have is locked, so it counts as used last."""
-        use = ring.cut(amount)
-        for _ in range(len(ring.running)):
-            if use < 0:
-                break
-            line = ring.running.pop(use)
-            stairs = session_of(line).stairs
-            if stairs and stairs[1] == use:
-                self._used(line, stairs[0], ring.use(), 0)
-                ring.running[ring.last] = line
-            use = ring.cut(amount)
+        """Recency holds no more than so much of a kind, but all that is locked.
 
-    def locked(self, line: Line) -> None:
-        """A request runs that has a line's text, as far as it was used last."""
-        session = line.policy_state
-        if isinstance(session, Session) and session.stairs:
-            self.texts.running[session.stairs[1]] = line
-
-    def unlocked(self, line: Line) -> None:
-        """No request runs that has a line's text. Cost: O(listed_uses)."""
-        running = self.texts.running
-        session = line.policy_state
-        if running and isinstance(session, Session):
-            for i in range(1, len(session.stairs), 2):
-                running.pop(session.stairs[i], None)
-
-    def stranded(self, line: Line, begin: int) -> None:
-        """A text goes from some length on before all others, by any order, unless recency holds a boundary behind that.
-
-        Cost: O(listed_uses + listed_saves).
+        Cost: O(1) amortized over uses, and O(locked lines) once for each of them while all that is not locked goes by.
         """
-        session = line.policy_state
-        if not isinstance(session, Session) or not session.stairs or self._has_boundary(line, session, begin):
+        if ring is not self.texts or not self._locked:
+            ring.cut(amount)
             return
-        left: list[int] = []
-        at = max(0, line.fork)
-        for i in range(0, len(session.stairs), 2):
-            last, use = session.stairs[i], session.stairs[i + 1]
-            if last > begin:
-                self.texts.take(use, (last - max(at, begin)) * self._token_weight)
-            if at < begin:
-                left += (min(last, begin), use)
-            at = last
-        session.stairs = untracked(tuple(left))
+        latest = ring.last
+        while ring.cut(amount, self._oldest_locked) and ring.first <= latest:
+            self._use_locked(ring.first)
+
+    def locked(self, line: Line, begin: int, end: int) -> None:
+        """The text in [begin, end) is locked, so it goes after all that is not. Cost: O(forks in it, listed_uses)."""
+        while end > begin:
+            line = line.owner(end)
+            if end > self._locked.get(line, 0):
+                self._locked[line] = end
+                self._oldest_locked = min(self._oldest_locked, self._oldest_use(line, end))
+            end = max(0, line.fork)
+
+    def unlocked(self, line: Line, begin: int, end: int) -> None:
+        """The text in [begin, end) is not locked any more, nor is what comes behind it. Cost: O(forks in it)."""
+        while end > begin:
+            line = line.owner(end)
+            end = max(0, line.fork)
+            if line in self._locked:
+                if begin > end:
+                    self._locked[line] = begin
+                else:
+                    del self._locked[line]
+
+    def _use_locked(self, last: i64) -> None:
+        """Locked texts that were used last by one of the uses up to some number are used anew."""
+        self._oldest_locked = NEVER
+        for line, end in self._locked.items():
+            if self._oldest_use(line, end) <= last:
+                self._used(line, end, self.texts.use(), 0)
+        for line, end in self._locked.items():
+            self._oldest_locked = min(self._oldest_locked, self._oldest_use(line, end))
+
+    def _oldest_use(self, line: Line, end: int) -> i64:
+        """The oldest of the uses that have a line's own text up to some length; NEVER for none."""
+        session, found, at = line.policy_state, NEVER, max(0, line.fork)
+        if isinstance(session, Session):
+            for i in range(0, len(session.stairs), 2):
+                if at >= end:
+                    break
+                at, found = session.stairs[i], min(found, i64(session.stairs[i + 1]))
+        return found
+
+    def stranded(self, line: Line, begin: int, end: int) -> None:
+        """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
+        behind its beginning.
+
+        Cost: O(forks in it, times listed_uses + listed_saves).
+        """
+        while end > begin:
+            line = line.owner(end)
+            session, start = line.policy_state, max(0, line.fork)
+            end = start
+            if not isinstance(session, Session) or self._has_boundary(line, session, begin):
+                return
+            left: list[int] = []
+            at = start
+            for i in range(0, len(session.stairs), 2):
+                last, use = session.stairs[i], session.stairs[i + 1]
+                if last > begin:
+                    self.texts.take(use, (last - max(at, begin)) * self._token_weight)
+                if at < begin:
+                    left += (min(last, begin), use)
+                at = last
+            session.stairs = untracked(tuple(left))
 
     def _has_boundary(self, line: Line, session: Session, begin: int) -> bool:
         """Whether recency holds a boundary of a line behind some length."""
