@@ -71,7 +71,8 @@ engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder o
 	    --caches none,builtin,ours,ours+host,ours+files,ours+restart $(if $(ENGINE_PYTHON),--source .) $(ARGS)
 
 gpu-rehearsal:  ## packs the kit for a GPU, then tries it on a CPU as on a bare machine: PACKER=a Python 3.12 with pip, BARE=one with what the machine has
-	rm -rf out/gpu out/gpu-site
+	$(if $(and $(PACKER),$(BARE)),,$(error give PACKER and BARE: Pythons 3.12, one with pip, one with what the machine has))
+	rm -rf out/gpu out/gpu-site .gpu-kit
 	$(PACKER) tests/e2e/gpu/pack.py --out .gpu-kit
 	mkdir -p out/gpu
 	env -i PATH=/usr/bin:/bin HOME=$(CURDIR)/out/gpu $(BARE) -W ignore tests/e2e/gpu/kit.py --kit .gpu-kit --site out/gpu-site \

@@ -126,4 +126,4 @@ def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:
 def can_publish_state(engine: Engine, running: Running) -> bool:
     """Whether the running state is worth publishing as it is, the request having ended."""
     lease, end = running.lease, running.computed
-    return end % engine.cache.layout.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved
+    return end % engine.cache.layout.state_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved
