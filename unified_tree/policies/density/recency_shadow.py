@@ -308,7 +308,8 @@ class RecencyShadow:
     def locked(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end) is locked, so it goes after all that is not. Cost: O(forks in it, listed_uses)."""
         while end > begin:
-            line = line.owner(end)
+            if end <= line.fork:
+                line = line.owner(end)
             if end > self._locked.get(line, 0):
                 self._locked[line] = end
                 self._oldest_locked = min(self._oldest_locked, self._oldest_use(line, end))
@@ -317,7 +318,8 @@ class RecencyShadow:
     def unlocked(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end) is not locked any more, nor is what comes behind it. Cost: O(forks in it)."""
         while end > begin:
-            line = line.owner(end)
+            if end <= line.fork:
+                line = line.owner(end)
             end = max(0, line.fork)
             if line in self._locked:
                 if begin > end:
@@ -351,7 +353,8 @@ class RecencyShadow:
         Cost: O(forks in it, times listed_uses + listed_saves).
         """
         while end > begin:
-            line = line.owner(end)
+            if end <= line.fork:
+                line = line.owner(end)
             session, start = line.policy_state, max(0, line.fork)
             end = start
             if not isinstance(session, Session) or self._has_boundary(line, session, begin):
