@@ -12,6 +12,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from unified_tree.controllers.ranks.ballot import Ballot
@@ -78,6 +79,7 @@ class SingleRankReduction:
         self._message = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TickedConsensus:
     """A Consensus whose messages go through a Reduction. The shape is exchanged first, before any tick.
 
