@@ -108,14 +108,14 @@ def indexer(
         flops_per_token: twice the indexers' weights, over all ranks.
         name: the component's name.
     """
-    return Component(
-        name=name,
-        coverage=Path(),
+    return compressed(
+        page_size=page_size,
         tokens_per_slot=tokens_per_slot,
-        page_bytes=page_size // tokens_per_slot * bytes_per_slot,
-        flops_per_token=flops_per_token,
+        bytes_per_slot=bytes_per_slot,
+        page_format=page_format,
         shares=shares,
-        format=page_format,
+        flops_per_token=flops_per_token,
+        name=name,
     )
 
 

@@ -24,7 +24,7 @@ SERIES = 1 + len(MissCause)
 
 
 class NamespaceTally:
-    """What is counted: by namespace the hit tokens, and behind them those that were computed, by cause."""
+    """Counts, by namespace, the hit tokens, and behind them the computed ones by cause."""
 
     def __init__(self) -> None:
         self._tokens: dict[str | None, list[int]] = {}
@@ -43,7 +43,7 @@ class NamespaceTally:
         tokens[1 + LOAD_FAILED] += count
 
     def take(self) -> list[tuple[str | None, list[int]]]:
-        """What was counted since the last call, by namespace; the last may be all others, without a name."""
+        """The counts since the last call, by namespace; an entry without a name sums up the rest."""
         told = sorted(self._tokens.items(), key=lambda entry: entry[0] is None)
         self._tokens = {}
         return told

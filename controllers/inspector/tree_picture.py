@@ -248,8 +248,7 @@ def flame(picture: TreePicture, run: int, tier: str, width_px: int, levels: int)
         levels: how many levels.
 
     A rectangle has the fields of RECTANGLE: left and width as parts of the top's; bytes, nodes and tokens with all below; and
-    ticks the lengths that one can resume from, as parts of the run, MAX_TICKS of all its boundaries. What was too narrow is one
-    with run -2.
+    ticks the boundaries, as parts of the run, MAX_TICKS at most. Runs that are too narrow are drawn as a rectangle of run -2.
     Cost: O(rectangles log runs).
     """
     total = picture.total[tier]
@@ -315,7 +314,7 @@ def _rectangle(picture: TreePicture, run: int, tier: str, level: int, left: floa
 
 
 def label(picture: TreePicture, run: int) -> str:
-    """What a run is called: its namespace, or its last node and its tokens."""
+    """The name of a run: its namespace, or its last node and its tokens."""
     if run == EVERYTHING:
         return "everything"
     if run >= picture.run_count:
@@ -334,7 +333,7 @@ def path(picture: TreePicture, run: int) -> list[list[Any]]:
 
 
 def run_details(picture: TreePicture, run: int) -> dict[str, Any]:
-    """What there is to say about one run; `largest` are its largest branches, which may be too narrow to be drawn."""
+    """All details of a run; `largest` are its largest branches, which may be too narrow to be drawn."""
     branches = picture.children(run, "both")[:MAX_BRANCHES].tolist()
     totals, counts = picture.total["both"], picture.node_count
     largest = [[branch, label(picture, branch), float(totals[branch]), int(counts[branch])] for branch in branches]

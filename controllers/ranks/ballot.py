@@ -273,8 +273,8 @@ class Completions:
         self._said = None
 
     def count(self) -> bytes:
-        """What the next message says: which operations after the agreed ones this rank has finished, and which of them did not
-        fail. Cost: O(window) where that has changed.
+        """The counts in the next message: which operations after the agreed ones this rank has finished, and which of them did
+        not fail. Cost: O(window) where that has changed.
         """
         if self._said is None:
             mask = (1 << self._window) - 1

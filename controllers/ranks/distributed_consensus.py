@@ -74,7 +74,7 @@ class GlooReduction:
         timeout_s: how long after it was sent a message may wait for those of the others.
         join_timeout_s: the same for the first, when ranks may start at different times.
         clock: monotonic nanoseconds.
-        watch: says in errors which rank is late; None if nobody knows.
+        watch: says in errors which rank is late; None if that is not known.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GlooReduction:
         return RankError(
             f"rank {self.rank} of {self.ranks} lost another one, which died, was closed, or gave up after its time-out of "
             f"{self._limit_s} s; or the group cannot reduce bytes on the CPU by AND, as gloo can.{self._late_ranks()} Start "
-            f"the ranks anew together. What torch says: {error}"
+            f"the ranks anew together. The error of torch: {error}"
         )
 
     def _late_ranks(self) -> str:

@@ -48,7 +48,7 @@ from unified_tree.terms.errors import ConfigurationError, DivergenceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """The capacity of a tick's message. What does not fit waits for a later tick.
+    """The capacity of a tick's message. Votes and reports beyond it wait for a later tick.
 
     Attributes:
         slots: tickets that are voted on at once; later ones wait until an earlier one is decided or cancelled.

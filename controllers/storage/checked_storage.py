@@ -53,9 +53,9 @@ FAULT_OF_READ = {
     Outcome.FAILED: StoreFault.READ_FAILED,
     Outcome.CORRUPT: StoreFault.CORRUPT,
 }
-"""What a page of a `get` means that was looked up before. Any other outcome is none."""
+"""The fault that an outcome of a `get` means, for a page that was looked up before. Other outcomes are no fault."""
 FAULT_OF_WRITE = {Outcome.DROPPED: StoreFault.WRITE_DROPPED, Outcome.FAILED: StoreFault.WRITE_FAILED}
-"""What a page of a `put` means. Any other outcome is none."""
+"""The fault that an outcome of a `put` means. Other outcomes are no fault."""
 _WORDS = {
     StoreFault.UNANSWERED: "did not say whether it has %d pages of pool %r",
     StoreFault.NOT_GIVEN: "listed %d pages of pool %r and then did not have them",

@@ -62,7 +62,7 @@ class RunningBatch:
 
     @property
     def next_step(self) -> int | None:
-        """The step of the next event; None if nobody decodes."""
+        """The step of the next event; None if no request decodes."""
         return self._events[0][0] if self._events else None
 
     @property
@@ -106,7 +106,7 @@ class RequestQueue:
         concurrency: requests in the batch, at most.
 
     Attributes:
-        is_closed: nobody is admitted until something ends, for pages are short.
+        is_closed: no request is admitted until a running one ends, since pages are short.
     """
 
     def __init__(

@@ -86,12 +86,7 @@ def test_only_optional_kinds_with_pages_of_their_own_are_given_up(without: Any) 
 @pytest.mark.parametrize("reserve", [0, 18])
 def test_what_is_on_host_is_loaded_without_an_optional_kind_that_has_no_room(kind: Component, reserve: int) -> None:
     cache = cache_of(kind, host=a_host())
-    with cache.acquire(Key(PROMPT)) as lease:
-        cache.allocate(lease, 16)
-        cache.commit(lease, PROMPT, dict(lease.save_pages))
-    cache.drain()
-    cache.evict({"full": 8, "draft": 8})
-    others = hold_all(cache)
+    others = prompt_on_host_alone(cache)
     with cache.acquire(Key([*PROMPT, 1]), reserve_tokens=reserve) as lease:
         assert (lease.cached_tokens, lease.host_tokens) == (16, 16)
         assert lease.given_up == (("draft",) if reserve or kind is STATE else ())
@@ -109,12 +104,7 @@ def test_what_is_on_host_is_loaded_without_an_optional_kind_that_has_no_room(kin
 
 def test_a_prefetch_brings_what_there_is_room_for() -> None:
     cache = cache_of(STATE, host=a_host())
-    with cache.acquire(Key(PROMPT)) as lease:
-        cache.allocate(lease, 16)
-        cache.commit(lease, PROMPT, dict(lease.save_pages))
-    cache.drain()
-    cache.evict({"full": 8, "draft": 8})
-    others = hold_all(cache)
+    others = prompt_on_host_alone(cache)
     assert cache.hints.prefetch(Key(PROMPT))
     cache.drain()
     with cache.acquire(Key([*PROMPT, 1])) as lease:
@@ -221,6 +211,16 @@ def a_host() -> HostTier:
         write_policy=WritePolicy.WRITE_THROUGH,
         load_cost=LoadCost(min_tokens=1),
     )
+
+
+def prompt_on_host_alone(cache: PrefixCache) -> list[Lease]:
+    """Serve PROMPT, leave it on host alone, and fill the device; returns what fills it."""
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT, dict(lease.save_pages))
+    cache.drain()
+    cache.evict({"full": 8, "draft": 8})
+    return hold_all(cache)
 
 
 def hold_all(cache: PrefixCache) -> list[Lease]:
