@@ -176,7 +176,7 @@ class UnifiedTree:
         as `Receipt.boundary`, whatever is split or evicted around it.
 
         Args:
-            components: lock only these, and the paths they depend on; then only the paths' coverage is checked.
+            components: lock only these, and the required paths; then only the paths' coverage is checked.
 
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.

@@ -203,13 +203,26 @@ class Admission:
             plan.needs = self._needs(ask, plan.boundary.length, run_from)
             are_free = parts.device.are_free(plan.needs)
             if not are_free:
-                pinned = parts.locks.pages_to_pin(plan.boundary, plan.wanted)
-                if layout.can_give_up and not parts.device.has_room(plan.needs, pinned):
-                    self._do_without(plan)
+                pinned = self._pinned(plan)
                 parts.device.check(plan.needs, pinned)
             if not are_free or ask.reserve_tokens:  # there may be no memory for the tables of so many
                 plan.counts = AFTER
         return plan
+
+    def _pinned(self, plan: Plan) -> dict[str, int]:
+        """Device pages by component that its locks will pin. Where that leaves too few for its needs, it gives up the optional
+        components of which it would take pages at once, and in one budget, where that is not enough, all of them.
+        """
+        parts, boundary = self._resources, plan.boundary
+        layout, device = parts.layout, parts.device
+        pinned = parts.locks.pages_to_pin(boundary, (*layout.optional_paths, *plan.wanted))
+        if layout.can_give_up and not device.has_room(plan.needs, pinned):
+            self._do_without(plan)
+            pinned = {name: count for name, count in pinned.items() if name not in plan.without}
+            if device.is_one_budget and not device.has_room(plan.needs, pinned):
+                plan.without = layout.can_give_up
+                pinned = {name: count for name, count in pinned.items() if name not in plan.without}
+        return pinned
 
     def _do_without(self, plan: Plan) -> None:
         """Give up the optional components of which it would take pages at once. All of them: a draft is of no use in parts."""
@@ -240,6 +253,8 @@ class Admission:
             points = self._plan_saves(ask, plan, taken)
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
+            else:
+                taken.give_up(plan.without)
             if plan.counts == AFTER:
                 use(parts.state, found, taken.boundary)
             taken.admitted_by(found, plan.unloaded)

@@ -231,7 +231,8 @@ class Lease:
     @property
     def missing(self) -> Mapping[str, tuple[int, int]]:
         """Optional components in shared pages whose state is not there, as page indices [first, last): the cache lacked it at
-        `acquire`, or a `commit` has put pages without it in place of the lease's.
+        `acquire`, or a `commit` has put pages without it in place of the lease's. A `Point` in the page of another is missing
+        from the state that the run begins with; then the indices are all those of the cached prefix.
         """
         return self._state.tables.missing
 

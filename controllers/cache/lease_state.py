@@ -17,7 +17,7 @@ from unified_tree.controllers.cache.miss_ledger import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StatePages
 from unified_tree.declare.coverage import NO_LENGTH
-from unified_tree.terms.errors import LeaseError, StaleBoundaryError
+from unified_tree.terms.errors import LeaseError, OutOfPagesError, StaleBoundaryError
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -232,10 +232,14 @@ class LeaseState:
         Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
         """
         loading, boundary = self.load is not None, self.published.boundary
+        if without:
+            self.locks.give_up(without)
         if not loading:
             boundary = self.published.boundary = self.locks.lock(boundary, wanted)
         if self.states is not None:
             self.states.start(without)
+            if self.states.is_given_up:
+                self.locks.give_up((self.states.name,))
             if self.arrives:
                 source = b""
             elif loading:
@@ -392,7 +396,14 @@ class LeaseState:
             self.require_state(length_tokens)
             if self._row is not None:
                 self._row.require_room(length_tokens)
-        added = self.tables.grow(self._resources.layout.pages(length_tokens), without)
+        page_count = self._resources.layout.pages(length_tokens)
+        try:
+            added = self.tables.grow(page_count, without)
+        except OutOfPagesError:
+            if not (without and self._resources.device.is_one_budget):
+                raise
+            self._go_without(without)  # what it gives up makes room
+            added = self.tables.grow(page_count, without)
         if self.states is not None:
             before = self.states.saves.copy()
             try:  # there may be no memory for the names of more pages
@@ -405,15 +416,20 @@ class LeaseState:
         if length_tokens > length:
             self._note(length_tokens, self.computed)
         if without:
-            had = len(self.given_up)
-            self.give_up(without)
-            if had < len(self.given_up):
-                self._resources.counters.count_drop(RAN_WITHOUT)
+            self._go_without(without)
         if self._row is not None:
             self._row.plan()
 
+    def _go_without(self, without: Sequence[str]) -> None:
+        """As `give_up`, for a lease that was admitted before: it is counted."""
+        had = len(self.given_up)
+        self.give_up(without)
+        if had < len(self.given_up):
+            self._resources.counters.count_drop(RAN_WITHOUT)
+
     def give_up(self, without: Sequence[str]) -> None:
-        """Free its own pages of optional components, and have none of theirs any more."""
+        """Free its own pages of optional components, and have and lock none of theirs any more."""
+        self.locks.give_up(without)
         self.tables.give_up(without)
         if self.states is not None and self.states.name in without:
             self.states.give_up()

@@ -6,7 +6,7 @@ a boundary (a length one can resume from) that can be backed up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.keys import PACKED_BYTES, Key, as_bytes
@@ -15,15 +15,13 @@ from unified_tree.inserts.inserting import insert
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unified_tree.controllers.cache.page_tables import PageTables
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.state_pages import StatePages
     from unified_tree.nodes.receipt import Receipt
     from unified_tree.terms.results import Boundary, InsertResult
-
-ONLY_PATHS: Final[tuple[int, ...]] = ()
 
 
 class Publication(NamedTuple):
@@ -51,12 +49,13 @@ class LeaseLocks:
         windows_at: the length at which windows and state are locked, or were last.
     """
 
-    __slots__ = ("_path", "_resources", "_windows", "windows_at")
+    __slots__ = ("_given_up", "_path", "_resources", "_windows", "windows_at")
 
     def __init__(self, resources: CacheResources) -> None:
         self._resources = resources
         self._path: Receipt | None = None
         self._windows: Receipt | None = None
+        self._given_up: tuple[int, ...] = ()  # components, by index, of which nothing is locked any more
         self.windows_at = 0
 
     @property
@@ -74,6 +73,7 @@ class LeaseLocks:
         Returns the boundary by a name that is valid while it is locked. Raises StaleBoundaryError.
         """
         boundary = self.lock_paths(boundary)
+        wanted = self._kept(wanted)
         if boundary.length and wanted:
             self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, wanted)
             self.windows_at = boundary.length
@@ -81,12 +81,28 @@ class LeaseLocks:
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
         """Lock the paths up to a boundary in place of those locked so far. Returns and raises as `lock`."""
-        locks = self._resources.locks
+        locks, wanted = self._resources.locks, self._kept(self._resources.layout.optional_paths)
         if self._path is None:
-            self._path = locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
+            self._path = locks.lock(boundary, Tier.DEVICE, wanted)
         else:
-            locks.move(self._path, boundary, ONLY_PATHS)
+            locks.move(self._path, boundary, wanted)
         return self._path.boundary
+
+    def give_up(self, without: Iterable[str]) -> None:
+        """Lock nothing of these optional components from now on. Idempotent. Cost: as the locks."""
+        index, locks = self._resources.state.layout.index, self._resources.locks
+        self._given_up = tuple({*self._given_up, *[index[name] for name in without]})
+        for receipt in (self._path, self._windows):
+            if receipt is not None and not receipt.is_released:
+                held = {value.component for value in (*receipt.paths, *receipt.values)}
+                if held.intersection(self._given_up):
+                    locks.move(receipt, receipt.boundary, self._kept(tuple(held)))
+
+    def _kept(self, components: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of these components, by index, that were not given up."""
+        if not self._given_up:
+            return components
+        return tuple([i for i in components if i not in self._given_up])
 
     def lock_windows(self, boundary: Boundary) -> None:
         """Lock the windows at a boundary in place of those locked so far; those that are spare stay so. A shorter boundary
@@ -94,7 +110,7 @@ class LeaseLocks:
         """
         if boundary.length < self.windows_at:
             return
-        locks, wanted = self._resources.locks, self._resources.layout.window_indices
+        locks, wanted = self._resources.locks, self._kept(self._resources.layout.window_indices)
         if self._windows is None:
             self._windows = locks.lock(boundary, Tier.DEVICE, wanted, keeps=False)
         else:

@@ -33,7 +33,8 @@ class PageTables:
 
     Attributes:
         write_from: by component, the first token whose state is to be written.
-        missing: optional components in shared pages whose state is not in the pages held, as page indices [first, last).
+        missing: optional components in shared pages whose state is not in the pages held, as page indices [first, last); of one
+            that is valid at one length only, all of them.
     """
 
     __slots__ = ("_device", "_layout", "_locks", "_rebuilt_to", "_state", "_tables", "_tree", "missing", "write_from")
@@ -133,9 +134,11 @@ class PageTables:
         last = boundary.length // self._layout.page_size
         self.missing.clear()
         for component in self._layout.sharers:
-            if not component.required and not component.coverage.is_exact:
+            if not component.required:
                 there = pages(boundary, component.name).size
                 missing = (there, last) if component.coverage.is_path else (0, last - there)
+                if component.coverage.is_exact and there:
+                    missing = (0, 0)
                 if missing[0] < missing[1]:
                     self.missing[component.name] = missing
 
@@ -144,15 +147,17 @@ class PageTables:
         last = length_tokens // self._layout.page_size
         lacking: list[str] = []
         for component in self._layout.optional:
-            if not component.coverage.is_exact:
+            if component.coverage.is_exact:
+                is_whole = component.name not in self.missing
+            else:
                 first = component.coverage.first_page(length_tokens, self._layout.page_size)
                 if component.shares is None:  # a path lacks its end, and a window its beginning
                     page = self._tables[component.name].page(last - 1 if component.coverage.is_path else first)
                     is_whole = first == last or page >= 0
                 else:
                     is_whole = component.name not in self.missing or self.missing[component.name][1] <= first
-                if not is_whole:
-                    lacking.append(component.name)
+            if not is_whole:
+                lacking.append(component.name)
         return lacking
 
     def needs(self, page_count: int, without: Sequence[str] = ()) -> dict[str, int]:
@@ -288,7 +293,7 @@ class PageTables:
         for component in layout.sharers:
             owner = layout.owner_of[component.name]
             self.write_from[component.name] = self.write_from[owner]
-            if not has_windows and any(owner == name for name, _ in layout.windows):
+            if owner == layout.point or (not has_windows and any(owner == name for name, _ in layout.windows)):
                 self.missing.pop(component.name, None)
 
     def windows_are_beyond(self, page: int) -> bool:

@@ -473,7 +473,8 @@ class PrefixCache:
 
         Raises OutOfPagesError if a pool has too few pages; `component` of the error names it. Raises LeaseError if
         `length_tokens` is invalid, or larger than the computed length after the running state was published, or if
-        `without` names anything else. Nothing is changed then. Cost: O(new pages), and O(log n) a victim.
+        `without` names anything else. Nothing is changed then, but in a shared budget that is short, where what is given up
+        makes room, the lease has given it up. Cost: O(new pages), and O(log n) a victim.
         """
         state = self._leases.require(lease)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError)

@@ -28,7 +28,8 @@ class CacheLayout:
         paths: names of the `Path` components with pages of their own.
         windows: names and `Suffix` of the windows with pages of their own.
         point: name of the `Point` component with pages of its own; None without one.
-        window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
+        window_indices, saved_indices, optional_paths: the windows, the windows and the point, and the paths of their own that
+            are optional, by their place among the components.
         sharers: components in the pages of another.
         optional: components that a boundary does not need; `can_give_up` the names of those with pages of their own.
         gating: names of the components that take no pages of an optional one; None if no component does.
@@ -54,6 +55,7 @@ class CacheLayout:
         self.windows = tuple([(every[i].name, window) for i, window in windows])
         self.window_indices = tuple([i for i, _ in windows])
         self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
+        self.optional_paths = tuple([i for i in paths if not every[i].required])
         self.sharers = tuple([c for c in every if c.shares is not None])
         self.optional = tuple([c for c in every if not c.required])
         self.can_give_up = without = tuple([c.name for c in self.optional if c.shares is None])

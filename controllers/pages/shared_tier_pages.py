@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from unified_tree.controllers.pages.block_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.pages.tier_pages import NOTHING, TierPages, least_cut
@@ -33,6 +33,8 @@ class SharedTierPages(TierPages):
         blocks: what all pools' pages take.
         shared: the pools, as the tree has them.
     """
+
+    is_one_budget: ClassVar[bool] = True
 
     def __init__(self, tree: UnifiedTree, tier: Tier, shared: SharedPools, counters: CacheCounters) -> None:
         super().__init__(tree, tier, {}, counters)

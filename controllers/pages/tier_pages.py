@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -108,7 +108,10 @@ class TierPages(PageSource):
         other_tier: the pools of the other tier, whose pages an eviction here may free; None without another tier.
         watcher: is told of every page that lands or is freed; None for nobody.
         relief: is called before a request is refused, and says whether it made more pages evictable; None without one.
+        is_one_budget: whether pages of one pool make room for those of another.
     """
+
+    is_one_budget: ClassVar[bool] = False
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
         self._tree = tree

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import Component, Key, OutOfPagesError, Path, Point, Tier
+from unified_tree import BlockBudget, Component, Key, OutOfPagesError, Path, Point, Tier
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache, WritePolicy
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -27,6 +27,7 @@ OPTIONAL = {
     "two drafts": [DRAFT, swa(3, required=False, name="draft_swa")],
     "sums of blocks": [Component(name="draft", coverage=Path(), required=False, tokens_per_slot=2)],
     "state": [Component(name="draft", coverage=Point(), required=False)],
+    "state in a state's page": [Component(name="draft", coverage=Point(), required=False, shares="mamba")],
     "state on a grid": [Component(name="draft", coverage=Point(), required=False, save_grid_tokens=4)],
 }
 SEEDS = 5
@@ -151,8 +152,11 @@ class Twins:
         lacked = []
         for c in self.caches[1].tree.components:
             if c.name in self.optional and lease.compute_from:
-                if c.coverage.is_exact:
+                if c.coverage.is_exact and c.shares is None:
                     lacks = not lease.state_copies
+                elif c.coverage.is_exact:
+                    lacks = not self.caches[1].tree.pages(lease.boundary, c.name).size
+                    assert lacks == (c.name in lease.missing)
                 else:
                     first = c.coverage.first_page(lease.cached_tokens, self.page)
                     needed = range(first, lease.cached_tokens // self.page)
@@ -162,11 +166,17 @@ class Twins:
         return lacked
 
 
+def fits(model: str, optional: str) -> bool:
+    """Whether a model has at most one state with pages of its own, and one that shares its page."""
+    states = [c for c in [*MODELS[model], *OPTIONAL[optional]] if c.coverage.is_exact]
+    return [c.shares is None for c in states] in ([], [True], [True, False])
+
+
 @pytest.mark.parametrize("optional", OPTIONAL)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_optional_kind_never_shortens_a_hit(model: str, optional: str) -> None:
-    if model == "state" and optional.startswith("state"):
-        pytest.skip("one state has pages of its own")
+    if not fits(model, optional):
+        pytest.skip("one state, no other, has pages of its own")
     hits = lacking = given_up = 0
     for seed in range(SEEDS):
         twins = Twins(MODELS[model], OPTIONAL[optional], seed)
@@ -189,3 +199,70 @@ def test_a_kind_that_gates_would_be_seen() -> None:
 
     with pytest.raises(AssertionError, match="an optional kind changed a hit"):
         live()
+
+
+def one_budget(model: str, optional: str, seed: int) -> tuple[int, int]:
+    """Requests, one at a time, to a cache whose kinds share a budget. What an empty cache of the required kinds alone serves,
+    with a page more for the state that a hit copies, must be served. Returns how many lost an optional kind, and how many were
+    refused.
+    """
+    random = Random(seed)
+    kinds, page = MODELS[model], random.choice([2, 4])
+    own = [c for c in OPTIONAL[optional] if c.shares is None]
+    blocks = {c.name: random.randint(1, 4) for c in [*kinds, *own]}
+    copied = blocks["mamba"] if model == "state" else 0
+    room = random.randint(6, 30)
+    budget = BlockBudget(block_count=room + copied, page_blocks=blocks)
+    cache = PrefixCache([*kinds, *OPTIONAL[optional]], page, budget=budget, policy=random.choice(["lru", "cost"]))
+    required = BlockBudget(block_count=room, page_blocks={c.name: blocks[c.name] for c in kinds})
+    names = [c.name for c in own]
+    seen: list[list[int]] = []
+    given_up = refused = 0
+    for _ in range(30):
+        old = random.choice(seen) if seen and random.random() < 0.8 else []
+        prompt = [*old[: random.randint(0, len(old))], *(random.randrange(4) for _ in range(random.randint(1, 9)))][:30]
+        reserve, length = random.choice([0, len(prompt)]), len(prompt) + random.choice([0, 0, 8])
+        alone = PrefixCache(kinds, page, budget=required)
+        can_begin = can_run = True
+        try:
+            lease = alone.acquire(Key(prompt), reserve_tokens=reserve)
+            can_run = alone.can_allocate(lease, length)
+        except OutOfPagesError:
+            can_begin = False
+        try:
+            lease = cache.acquire(Key(prompt), reserve_tokens=reserve)
+        except OutOfPagesError:
+            assert not can_begin, f"{seed}: an optional kind refused {prompt}"
+            refused += 1
+            continue
+        seen.append(prompt)
+        try:
+            cache.allocate(lease, length)
+        except OutOfPagesError:
+            if can_begin and can_run:
+                cache.allocate(lease, length, without=names)
+            else:
+                cache.release(lease)
+                continue
+        assert cache.tree.check() == []
+        without = [name for name in names if random.random() < 0.2]
+        saved = {} if cache.layout.point in without else {n: p for n, p in lease.save_pages.items() if n <= len(prompt)}
+        cache.commit(lease, prompt, saved, without=without)
+        given_up += bool(lease.given_up)
+        cache.release(lease)
+        assert cache.tree.check() == []
+    assert not any(pool.leased for pool in cache.stats().pools.values())
+    cache.close()
+    return given_up, refused
+
+
+@pytest.mark.parametrize("optional", [name for name, kinds in OPTIONAL.items() if any(c.shares is None for c in kinds)])
+@pytest.mark.parametrize("model", MODELS)
+def test_in_one_budget_an_optional_kind_refuses_nothing(model: str, optional: str) -> None:
+    if not fits(model, optional):
+        pytest.skip("one state, no other, has pages of its own")
+    given_up = refused = 0
+    for seed in range(SEEDS + 2):
+        lost, late = one_budget(model, optional, seed)
+        given_up, refused = given_up + lost, refused + late
+    assert given_up > 0 < refused

@@ -58,7 +58,8 @@ class Locks(LockKeeper):
         return tuple([self._locked_as(self._state.layout.index_of(name), tier) for name in names])
 
     def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None, *, keeps: bool = True) -> Receipt:
-        """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named.
+        """As `acquire`, with components by index: those that have pages of their own on the tier; required paths need not be
+        named.
 
         Args:
             keeps: the locked values are spare no more. Else they stay so, and spare windows are only cut where the lock begins.
@@ -257,6 +258,8 @@ class Locks(LockKeeper):
             return counts
         behind = (node.end - length) // state.page_size  # pages of the node that a split would leave below
         for i in state.layout.on_device.paths:
+            if not _is_locked(state, i, wanted):
+                continue
             count, at = 0, node
             value = at.device[i]
             while value is None and at.parent is not None:
@@ -290,7 +293,9 @@ class Locks(LockKeeper):
     def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None, length: int) -> None:
         state = self._state
         owned = state.layout.on_host if tier is HOST else state.layout.on_device
-        for i in owned.paths:  # whatever is wanted: a node stays only with its paths
+        for i in owned.paths:
+            if not _is_locked(state, i, wanted):
+                continue
             at: Node | None = node
             while at is not None:
                 value = (at.host if tier is HOST else at.device)[i]
@@ -474,6 +479,11 @@ class Locks(LockKeeper):
                 locks[above] = locks.get(above, 0) + 1
         elif not value.children:
             pool.add_evictable(value)  # one that must stay for another's sake leaves again when its turn comes
+
+
+def _is_locked(state: TreeState, path: int, wanted: tuple[int, ...] | None) -> bool:
+    """Whether a lock of wanted components holds a path: a node stays only with its required paths."""
+    return wanted is None or state.components[path].required or path in wanted
 
 
 def _end(node: Node) -> int:

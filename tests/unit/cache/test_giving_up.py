@@ -204,6 +204,42 @@ def test_a_shared_budget_names_the_kind_to_go_on_without() -> None:
         assert lease.given_up == ("draft",)
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_a_draft_that_the_hit_locks_makes_room_in_a_shared_budget(later: bool) -> None:
+    budget = BlockBudget(block_count=24, page_blocks={"full": 2, "draft": 1})
+    cache = PrefixCache([FULL, OWN_DRAFT], 2, budget=budget, policy="lru")
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT)
+    with cache.acquire(Key([*PROMPT, 0]), reserve_tokens=0 if later else 24) as lease:
+        if later:
+            with pytest.raises(OutOfPagesError) as refused:
+                cache.allocate(lease, 24)
+            assert (refused.value.component, lease.given_up) == ("full", ())
+            cache.allocate(lease, 24, without=["draft"])
+        assert (lease.cached_tokens, lease.given_up) == (16, ("draft",))
+        assert cache.stats().pools["draft"].used == 0, "it went for the request's own sake"
+        cache.commit(lease, [*PROMPT, *range(8)])
+        assert cache.tree.check() == []
+    with cache.acquire(Key([*PROMPT, *range(8), 1])) as lease:
+        assert lease.cached_tokens == 24
+
+
+def test_a_lease_that_gave_up_a_draft_locks_nothing_of_it() -> None:
+    cache = cache_of(OWN_DRAFT, swa(4, required=False), drafts=8)
+    with cache.acquire(Key(PROMPT)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, PROMPT)
+    with cache.acquire(Key([*PROMPT, 1])) as lease:
+        pools = cache.tree.state.device_pools
+        locked = {pool.component.name for pool in pools if pool.protected_pages}
+        cache.allocate(lease, 16, without=["draft"])
+        cache.allocate(lease, 16, without=["draft"])
+        assert locked - {pool.component.name for pool in pools if pool.protected_pages} == {"draft"}
+        cache.commit(lease, [*PROMPT])
+        assert {pool.component.name for pool in pools if pool.protected_pages} == locked - {"draft"}
+
+
 def a_host() -> HostTier:
     return HostTier(
         page_counts={"full": 40, "draft": 40},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from grove import Grove
-from kinds import DRAFT, FULL, MAMBA, swa
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
 from unified_tree import NOWHERE, Boundary, NodeId, Receipt, ReceiptError, StaleBoundaryError, Tier, UnifiedTreeError
 
@@ -74,6 +74,21 @@ def test_a_lock_of_some_components_pins_those_and_the_paths_below_them() -> None
         receipt.release("full")
     receipt.release()
     assert grove.evict(1) == {"full": [100, 101], "swa": [200, 201], "mamba": [300]}
+    grove.check()
+
+
+@pytest.mark.parametrize(("components", "pinned"), [(None, 2), (["draft"], 2), (["swa"], 0), ([], 0)])
+def test_a_lock_of_some_components_pins_an_optional_path_if_it_is_named(components: list[str] | None, pinned: int) -> None:
+    grove = Grove([FULL, swa(3), OWN_DRAFT])
+    grove.put("abcd")
+    receipt = grove.lock("abcd", components=components)
+    assert (sizes(grove)[0], sizes(grove, "draft")[0]) == (2, pinned)
+    grove.evict(1, "draft")
+    receipt.move(receipt.boundary, ["swa"])
+    assert (sizes(grove)[0], sizes(grove, "draft")[0]) == (2, 0)
+    grove.evict(1, "draft")
+    grove.check()
+    receipt.release()
     grove.check()
 
 
