@@ -253,7 +253,7 @@ class Admission:
             points = self._plan_saves(ask, plan, taken)
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
-            else:
+            elif plan.without:
                 taken.give_up(plan.without)
             if plan.counts == AFTER:
                 use(parts.state, found, taken.boundary)
@@ -289,7 +289,8 @@ class Admission:
             taken.expect(has_windows=bool(plan.wanted) or not self._resources.layout.windows)
         elif ask.fills:
             taken.keep_only_for(ask.fills)
-        taken.give_up(plan.without)
+        if plan.without:
+            taken.give_up(plan.without)
         try:
             taken.grow_now(ask.reserve_tokens)
         except OutOfPagesError:  # what could be evicted stands above what is locked

@@ -72,8 +72,8 @@ class LeaseLocks:
 
         Returns the boundary by a name that is valid while it is locked. Raises StaleBoundaryError.
         """
-        boundary = self.lock_paths(boundary)
         wanted = self._kept(wanted)
+        boundary = self.lock_paths(boundary)
         if boundary.length and wanted:
             self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, wanted)
             self.windows_at = boundary.length

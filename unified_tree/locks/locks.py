@@ -258,7 +258,7 @@ class Locks(LockKeeper):
             return counts
         behind = (node.end - length) // state.page_size  # pages of the node that a split would leave below
         for i in state.layout.on_device.paths:
-            if not _is_locked(state, i, wanted):
+            if not (wanted is None or state.components[i].required or i in wanted):
                 continue
             count, at = 0, node
             value = at.device[i]
@@ -293,8 +293,8 @@ class Locks(LockKeeper):
     def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None, length: int) -> None:
         state = self._state
         owned = state.layout.on_host if tier is HOST else state.layout.on_device
-        for i in owned.paths:
-            if not _is_locked(state, i, wanted):
+        for i in owned.paths:  # a node stays only with its required paths
+            if not (wanted is None or state.components[i].required or i in wanted):
                 continue
             at: Node | None = node
             while at is not None:
@@ -479,11 +479,6 @@ class Locks(LockKeeper):
                 locks[above] = locks.get(above, 0) + 1
         elif not value.children:
             pool.add_evictable(value)  # one that must stay for another's sake leaves again when its turn comes
-
-
-def _is_locked(state: TreeState, path: int, wanted: tuple[int, ...] | None) -> bool:
-    """Whether a lock of wanted components holds a path: a node stays only with its required paths."""
-    return wanted is None or state.components[path].required or path in wanted
 
 
 def _end(node: Node) -> int:
