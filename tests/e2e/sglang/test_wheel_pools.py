@@ -36,11 +36,10 @@ with warnings.catch_warnings():
     from sglang.srt.runtime_context import get_parallel
 
     from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-    from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+    from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
     from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
     from unified_tree.controllers.pools import HostLayout
     from unified_tree.controllers.pools.host_pool import host_pools
-    from unified_tree.declare.page_format import Shard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FP8, FP4 = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
@@ -120,7 +119,7 @@ def rows_of(pool: Any) -> Iterator[torch.Tensor]:
 def test_every_byte_of_a_page_comes_back(kind: str) -> None:
     make, expected = KINDS[kind]
     pool, draft = make(), make()
-    found = engine_tensors(pool, None, pool.page_size, Shard(0, 1), has_windows=False, has_states=False, draft_pools=[draft])
+    found = engine_tensors(pool, None, pool.page_size, RankParts.of(0, 1), has_windows=False, has_states=False, draft_pools=[draft])
     parts = {name: [part.name for part in each.format.parts] for name, each in found.items()}
     assert {name: each for name, each in parts.items() if not name.startswith("draft")} == expected
     rows = [*rows_of(pool), *rows_of(draft)]

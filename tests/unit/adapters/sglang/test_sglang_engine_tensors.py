@@ -12,7 +12,7 @@ from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, engine_tensors, last_layer
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, RankParts, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.page_names import PageNames
 from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools import HostLayout
@@ -42,7 +42,7 @@ KINDS: dict[str, Any] = {
 
 def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **more: Any) -> dict[str, EngineTensors]:
     given = {"has_windows": False, "has_states": False, **more}
-    return engine_tensors(kv_pool, request_pool, page_size, Shard(1, 2), **given)
+    return engine_tensors(kv_pool, request_pool, page_size, RankParts.of(1, 2), **given)
 
 
 @pytest.mark.parametrize(
