@@ -35,7 +35,7 @@ def register() -> None:
     register_attention_backend(NAME)(_backend)
     AttentionBackendRegistry.register(NAME, lambda *_: AttnForwardMethod.MLA)
     if not torch.cuda.is_available():
-        torch.cuda.current_stream = lambda device=None: None  # type: ignore[assignment]  # asked for where ranks divide a prefill
+        torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment]  # asked for where ranks divide a prefill
     drafts = "sglang.srt.speculative.draft_utils.DraftBackendFactory"
     HookRegistry.register(f"{drafts}.create_decode_backend", _draft_steps, HookType.REPLACE)
     HookRegistry.register(
@@ -79,7 +79,8 @@ def _backend(runner: Any, *, ahead: int = 0) -> Any:
                 strategy.materialize_full_kv(batch, layer, k, v, swa_loc=self.written)
                 queries = strategy.gather_kv_cache(q.reshape(len(q), -1), batch)
                 rows = self._forward(queries, k, v, layer, batch, False, lengths)
-                return strategy.shard_hidden_states(rows, batch)
+                mine: Tensor = strategy.shard_hidden_states(rows, batch)
+                return mine
             return self._forward(q, k, v, layer, batch, save_kv_cache, lengths)
 
         def forward_decode(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save_kv_cache: bool = True) -> Tensor:
