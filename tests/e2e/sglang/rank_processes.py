@@ -26,6 +26,7 @@ class Life:
         ranks: how many; a multiple of those that divide a page.
         write_policy: None for no host tier.
         files: the folder of a store; None for no store.
+        longest, waiting: as in `run`.
         plant: a defect, planted in each rank before it starts.
     """
 
@@ -35,6 +36,9 @@ class Life:
     files: Path | None = None
     requests: int = 60
     seed: int = 0
+    policy: str = "lru"
+    longest: int | None = None
+    waiting: int = 6
     plant: Callable[[int], object] | None = None
 
     def on(self, rank: int) -> tuple[Counts, str]:
@@ -45,11 +49,21 @@ class Life:
         with get_parallel().override(attn_dcp_size=self.case.division, attn_dcp_rank=rank % self.case.division):
             pools = Pools(self.case, rank, self.ranks)
             cache = our_cache(
-                pools, params=replace(pools.params, tp_cache_group=group), write_policy=self.write_policy, files=self.files
+                pools,
+                params=replace(pools.params, tp_cache_group=group),
+                policy=self.policy,
+                write_policy=self.write_policy,
+                files=self.files,
             )
             try:
-                scheduler = Scheduler(pools, cache, has_host=self.write_policy is not None, has_store=self.files is not None)
-                counts = run(scheduler, requests=self.requests, seed=self.seed, flush=self.files is None)
+                counts = run(
+                    Scheduler(pools, cache, has_host=self.write_policy is not None, has_store=self.files is not None),
+                    requests=self.requests,
+                    seed=self.seed,
+                    longest=self.longest,
+                    waiting=self.waiting,
+                    flush=self.files is None,
+                )
                 cache.sanity_check()
                 return counts, cache.tree.dump()
             finally:

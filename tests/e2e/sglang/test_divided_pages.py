@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import random
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ with warnings.catch_warnings():
     from unified_tree.declare.page_format import EVERY_SLOT, ContextShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+DRAWN = int(os.environ.get("DRAWN", "8"))
 CASES = {
     "page2": Case(page_size=2, division=2, full_tokens=700, chunk=256),
     "page32": Case(page_size=32, division=2, full_tokens=1440, chunk=512),
@@ -57,6 +59,38 @@ def test_every_rank_reads_its_tokens_of_every_page(name: str, write_policy: str 
     assert counts.cached_tokens > 0.05 * counts.prompt_tokens
     assert counts.loaded_tokens or write_policy is None
     assert not counts.lost_draft_tokens
+
+
+def drawn(rng: random.Random) -> Case:
+    """Pools for one request or a few, of ranks and pages of any size."""
+    division, own = rng.choice([2, 2, 3, 4]), rng.choice([1, 1, 2, 5, 16])
+    size, running = division * own, rng.choice([1, 2, 3, 5])
+    pages = rng.randrange(100, 500) // size + 3
+    return Case(
+        page_size=size, division=division, full_tokens=pages * size, running=running, chunk=max(size, rng.choice([32, 128]))
+    )
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_any_ranks_and_pages_serve_all_requests_alike(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    case = drawn(rng)
+    life = Life(
+        case=case,
+        ranks=case.division * rng.choice([1, 1, 2]),
+        write_policy=rng.choice([None, "through", "back", "selective", "back_selective"]),
+        requests=40,
+        seed=seed,
+        policy=rng.choice(["lru", "density", "cost"]),
+        longest=max(20, int(case.full_tokens * rng.choice([0.5, 0.9]))),
+        waiting=12,
+        plant=rng.choice([None, late]),
+    )
+    (meeting := tmp_path / "ranks").mkdir()
+    if life.write_policy is not None and rng.random() < 0.5:
+        life = replace(life, files=tmp_path / "files")
+    counts = life.serve(meeting)
+    assert counts.finished + counts.aborts == 40
 
 
 @pytest.mark.parametrize("name", CASES)
