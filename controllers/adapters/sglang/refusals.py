@@ -111,6 +111,7 @@ DISAGGREGATED = (
     RefusedFlag("--pp-size", "pp_size", None, NOT_SO, 1),
     RefusedFlag("--dcp-size", "dcp_size", None, NOT_SO, 1),
     RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_SO, 1),
+    RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_SO),
     RefusedFlag("--optimistic-prefill-attempts", "optimistic_prefill_attempts", None, NOT_SO, 0),
     RefusedFlag("--disaggregation-decode-allocation-policy", "disaggregation_decode_allocation_policy", None, NOT_SO, "early"),
     RefusedFlag(

@@ -126,7 +126,8 @@ def served(
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
     ranks = options.tp * options.pp
     if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
-        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
+        cores = os.cpu_count() or 1
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % cores) for rank in range(ranks))
     if options.tp > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
         for rank in range(options.tp):
