@@ -12,7 +12,7 @@ import torch
 
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import STATE
-from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, engine_tensors, last_layer
+from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, RankParts, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
@@ -22,7 +22,6 @@ from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point
-from unified_tree.declare.page_format import Shard
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
@@ -57,21 +56,21 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
         arguments, params = context.server_args, context.params
-        if getattr(params, "pp_size", 1) > 1 or getattr(params, "attn_cp_size", 1) > 1:
+        if getattr(params, "pp_size", 1) > 1:
             raise ConfigurationError(
-                "the host tier runs with tensor parallelism alone, not with pipeline or context parallelism; "
+                "the host tier runs with tensor and context parallelism, not with pipeline parallelism; "
                 "leave --enable-hierarchical-cache out"
             )
-        self._group = params.attn_tp_cache_group or params.tp_cache_group
+        self._group = params.tp_cache_group  # of all ranks that serve the same requests
         self._watch = watch
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
-        self._shard = Shard(context.tp_rank, context.tp_size)
+        self._ranks = RankParts.of(context.tp_rank, context.tp_size, copies=params.attn_cp_size, division=arguments.dcp_size)
         self._tensors = engine_tensors(
             params.token_to_kv_pool_allocator.get_kvcache(),
             params.req_to_token_pool,
             params.page_size,
-            self._shard,
+            self._ranks,
             has_windows=context.is_hybrid_swa,
             has_states=context.is_hybrid_ssm,
             draft_pools=(*params.mtp_draft_device_pools, *params.sidecar_draft_device_pools),
@@ -123,8 +122,8 @@ class TierBuilder:
             name=self._arguments.served_model_name or self._arguments.model_path,
             page_size=self._page_size,
             components=tree.components,
-            tensor_parallel=self._shard.count,
-            rank=self._shard.index,
+            tensor_parallel=self._ranks.own.count,
+            rank=self._ranks.place,
         )
         host_pages = self.page_counts(tree.components, pools)
         self._memory = self._memory or host_memory(self._tensors, host_pages)
@@ -204,7 +203,7 @@ class TierBuilder:
             self._model,
             memory=self._memory,
             weights_version="",  # `KeptStore` says it each time that the store goes on
-            options=store.options_for(self._shard),
+            options=store.options_for(self._ranks.own),
             prefetch=store.prefetch_policy(prefetch_mode),
         )
 
