@@ -8,8 +8,8 @@ from random import Random
 
 from kinds import FULL, MAMBA, swa
 
-from unified_tree import Key, TreeSettings
-from unified_tree.controllers import PrefixCache
+from unified_tree import BlockBudget, Key, TreeSettings
+from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.density.turns import Session, latest, session_of
 from unified_tree.policies.eviction_policy import PolicyFactory
@@ -25,13 +25,32 @@ class Served:
     Args:
         kind: PATHS, STATES or WINDOWS.
         tokens: how many fit; `boundaries`: for how many windows or states there is room.
+        host: the tier behind it; None for none. has_budget: a token and a state take a block each of as many as tokens fit.
     """
 
-    def __init__(self, policy: str | PolicyFactory, kind: str, tokens: int, boundaries: int = 0, **settings: int) -> None:
+    def __init__(
+        self,
+        policy: str | PolicyFactory,
+        kind: str,
+        tokens: int,
+        boundaries: int = 0,
+        *,
+        host: HostTier | None = None,
+        has_budget: bool = False,
+        **settings: int,
+    ) -> None:
         components = KINDS[kind]
         pages = {PATHS: {}, STATES: {"mamba": boundaries + 1}, WINDOWS: {"swa": 2 * boundaries + LONGEST}}[kind]
+        names = [component.name for component in components]
         self.cache = PrefixCache(
-            components, 1, {"full": tokens, **pages}, policy=policy, settings=TreeSettings(**settings), time_s=lambda: 0.0
+            components,
+            1,
+            None if has_budget else {"full": tokens, **pages},
+            budget=BlockBudget(block_count=tokens, page_blocks=dict.fromkeys(names, 1)) if has_budget else None,
+            policy=policy,
+            host=host,
+            settings=TreeSettings(**settings),
+            time_s=lambda: 0.0,
         )
         self.has_states = kind == STATES
 

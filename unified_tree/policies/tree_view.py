@@ -65,11 +65,7 @@ class TreeView:
 
     @abstractmethod
     def held_pages(self, component: int, tier: Tier) -> int:
-        """Pages that the tree holds of a kind on a tier. Cost: O(1)."""
-
-    @abstractmethod
-    def held_blocks(self, tier: Tier) -> int:
-        """Blocks that the tree holds of the budget that the pools of a tier share; 0 for none. Cost: O(components)."""
+        """Pages that the tree holds of a kind on a tier, with those that copies are filling. Cost: O(1)."""
 
     @abstractmethod
     def page_blocks(self, component: int, tier: Tier) -> int:

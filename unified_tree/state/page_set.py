@@ -141,15 +141,19 @@ class PageSet:
 
 
 class PageLedger:
-    """Which pages of a pool the tree owns; grows on demand if the pool's size was not given."""
+    """Which pages of a pool the tree owns; grows on demand if the pool's size was not given.
 
-    __slots__ = ("_in_flight_pages", "_name", "_owned", "page_count")
+    Attributes:
+        in_flight_pages: how many are the targets of open transfers.
+    """
+
+    __slots__ = ("_name", "_owned", "in_flight_pages", "page_count")
 
     def __init__(self, name: str, page_count: int | None) -> None:
         self._name = name
         self.page_count = page_count
         self._owned = PageSet(page_count if page_count is not None else 1024)
-        self._in_flight_pages = 0
+        self.in_flight_pages = 0
 
     def take_free(self, ids: NDArray[np.int64]) -> bool:
         """Mark these pages as the tree's, if every id is within the current range, distinct, and not the tree's; returns
@@ -209,25 +213,20 @@ class PageLedger:
         if not self._owned.add_free(pages):
             self.check(np.frombuffer(pages, np.int64))
             self._owned.add(pages)
-        self._in_flight_pages += len(pages) // PAGE_ID_BYTES
+        self.in_flight_pages += len(pages) // PAGE_ID_BYTES
 
     def unclaim(self, pages: bytes) -> None:
         """The transfer that claimed these pages ended, and they are free."""
         self._owned.discard(pages)
-        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
+        self.in_flight_pages -= len(pages) // PAGE_ID_BYTES
 
     def landing(self, pages: bytes) -> None:
         """The transfer that claimed these pages has put its state there: they are the tree's."""
-        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
-
-    @property
-    def in_flight_pages(self) -> int:
-        """How many pages are the targets of open transfers."""
-        return self._in_flight_pages
+        self.in_flight_pages -= len(pages) // PAGE_ID_BYTES
 
     def owned_count(self) -> int:
         """How many pages the tree's nodes own. Cost: O(pool); for checks."""
-        return self._owned.count() - self._in_flight_pages
+        return self._owned.count() - self.in_flight_pages
 
 
 def page_ids(name: str, given: Any) -> NDArray[np.int64]:

@@ -34,12 +34,8 @@ class StateView(TreeView):
     def held_pages(self, component: int, tier: Tier) -> int:
         state = self._state
         is_owner = tier is Tier.HOST or state.layout.owner_of[component] == component
-        pools = state.host_pools if tier is Tier.HOST else state.device_pools
-        return pools[component].used_pages if is_owner else 0
-
-    def held_blocks(self, tier: Tier) -> int:
-        shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]
-        return 0 if shared is None else shared.blocks_of([pool.used_pages for pool in self._state.pools(tier)])
+        pool = (state.host_pools if tier is Tier.HOST else state.device_pools)[component]
+        return pool.used_pages + pool.ledger.in_flight_pages if is_owner else 0
 
     def page_blocks(self, component: int, tier: Tier) -> int:
         shared = self._state.shared_pools[1 if tier is Tier.HOST else 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from random import Random
+from typing import Any
 
 import pytest
 from grove import Grove, key
@@ -384,7 +385,7 @@ def test_the_same_requests_are_hit_the_same(kind: str) -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    limits = {
+    limits: dict[str, Any] = {
         "remembered_turns": 7,
         "revise_every": 2,
         "listed_places": 2,

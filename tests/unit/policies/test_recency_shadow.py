@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import Key, TreeSettings
+from unified_tree import BlockBudget, Key, TreeSettings
+from unified_tree.controllers import HostTier
 from unified_tree.controllers.cache.lease import Lease
+from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.nodes.line import Line
 from unified_tree.policies.density.recency_shadow import FIRST_WAIT, LONGER, RecencyShadow, Ring
 
@@ -111,7 +113,10 @@ def hit_together(server: Served, prompts: Iterable[list[int]], at_once: int, ans
         cache.release(lease)
 
     for at, prompt in enumerate(prompts):
+        cache.poll()
         lease = cache.acquire(Key(prompt), [len(prompt)])
+        while lease.is_loading:
+            cache.poll()
         hit += lease.cached_tokens
         if lease.committed < len(prompt):
             cache.allocate(lease, len(prompt))
@@ -140,6 +145,31 @@ def test_while_recency_decides_it_hits_what_the_tree_hits(
     hit = hit_together(server, Texts(seed).traffic(400, changes=True), at_once, answer)
     assert hit > 0 and shadow.texts.was_cut | any(gate.ring.was_cut for gate in shadow.gates)
     assert abs(shadow.lead) <= 0.025 * hit
+
+
+HOST_TOKENS = 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_budget"), [(PATHS, False), (PATHS, True), (STATES, False), (STATES, True), (WINDOWS, False)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_with_a_host_too_it_hits_what_the_tree_hits(kind: str, has_budget: bool, seed: int) -> None:
+    """The host has what the device has, and more. Where pools share a budget, its blocks are smaller than the device's. What
+    the shadow holds counts copies that are under way.
+    """
+    blocks = {"full": 7} | ({"mamba": 7} if kind == STATES else {})
+    host = HostTier(
+        engine=NullEngine(),
+        page_counts={} if has_budget else {"full": HOST_TOKENS},
+        budget=BlockBudget(block_count=7 * HOST_TOKENS, page_blocks=blocks) if has_budget else None,
+    )
+    server = Served("density", kind, 250, 4_000, host=host, has_budget=has_budget)
+    shadow = server.policy._shadow
+    shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
+    hit = hit_together(server, Texts(seed).traffic(600, changes=True), 1, 8)
+    assert hit > 0 and shadow.texts.was_cut
+    assert abs(shadow.lead) <= 0.02 * hit
 
 
 class Shadow:

@@ -228,6 +228,8 @@ class HitDensity(Standard):
             line = value.node.line
             if line is not None and (not value.touched or (value.spare and self._is_state[value.component])):
                 self._shadow.unsaved(line, value.node.end)
+        if value.tier is Tier.HOST and value.created == self.now:  # a copy has come, for which others went
+            self._cut_shadow(value, goes=False)
         if value.urgency > SPARE:
             self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
 
@@ -290,7 +292,8 @@ class HitDensity(Standard):
         if value.copied:
             return
         if value.urgency > SPARE:
-            self._cut_shadow(value, is_whole=is_whole)
+            if value.tier is Tier.DEVICE:
+                self._cut_shadow(value, goes=is_whole)
         elif value.stranded and self._is_path[value.component] and self._rings[value.component] is not None:
             line, parent = value.node.line, value.node.parent
             if line is not None and parent is not None:
@@ -298,27 +301,23 @@ class HitDensity(Standard):
         if not self._is_path[value.component]:
             self._lost_boundary(value.node)
 
-    def _cut_shadow(self, value: Value, *, is_whole: bool) -> None:
-        """A value goes for want of room: recency holds no more of its kind than the tree does without it, on the tier that
-        holds more. It says nothing if it goes from the device while the host still has room. Cost: O(components).
+    def _cut_shadow(self, value: Value, *, goes: bool) -> None:
+        """Recency holds no more of a kind than the fuller tier, without a value that goes from the device. It says nothing
+        while the host still has room. Of a budget all kinds are counted in blocks of the device. Cost: O(components).
         """
-        i, view = value.component, self._view
+        i, view, has_budget = value.component, self._view, self._has_budget
         ring = self._rings[i]
         if ring is None:
             return
-        going = value.page_count if is_whole else 0
-        if self._has_budget:
-            going *= view.page_blocks(i, value.tier)
-            on_device, on_host = view.held_blocks(Tier.DEVICE), view.held_blocks(Tier.HOST)
-        else:
-            on_device, on_host = view.held_pages(i, Tier.DEVICE), view.held_pages(i, Tier.HOST)
-        if value.tier is Tier.HOST:
-            held = max(on_device, on_host - going)
-        elif on_host and not self._host_was_full[0 if self._has_budget else i]:
-            return
-        else:
-            held = max(on_device - going, on_host)
-        self._shadow.cut(ring, held if self._is_state[i] and not self._has_budget else held * view.page_size)
+        on_device = on_host = 0
+        for each in range(len(self._rings)) if has_budget else range(i, i + 1):
+            blocks = view.page_blocks(each, Tier.DEVICE) if has_budget else 1
+            going = value.page_count if goes and each == i else 0
+            on_device += (view.held_pages(each, Tier.DEVICE) - going) * blocks
+            on_host += view.held_pages(each, Tier.HOST) * blocks
+        if not on_host or self._host_was_full[0 if has_budget else i]:
+            held = max(on_device, on_host)
+            self._shadow.cut(ring, held if self._is_state[i] and not has_budget else held * view.page_size)
 
     def _lost_boundary(self, node: Node) -> None:
         """A window or a state goes: if that was the session's last one, the one before is the last again."""
