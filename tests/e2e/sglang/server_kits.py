@@ -30,9 +30,9 @@ THRESHOLD = 1e-4
 """Of the divergence between logprobs with and without hits; SGLang's own tests allow more."""
 
 
-def saved_model(models: Path, *, seed: int = 2) -> Path:
+def saved_model(models: Path, *, name: str = "llama", seed: int = 2) -> Path:
     """The model with its tokenizer."""
-    folder = tiny_models.saved("llama", models, seed=seed, vocab_size=VOCABULARY)
+    folder = tiny_models.saved(name, models, seed=seed, vocab_size=VOCABULARY)
     if not (folder / "tokenizer.json").exists():
         import transformers
         from tokenizers import Regex, Tokenizer
