@@ -133,6 +133,11 @@ def _attention(
     Args:
         pools: of one kind, whose layers follow one another.
     """
+    if not layer_ids:
+        raise ConfigurationError(
+            f"{component}: this pipeline stage has no layer of it, which the host tier needs; leave "
+            "--enable-hierarchical-cache out"
+        )
     kinds = {type(pool).__name__ for pool in pools}
     kind = type(pools[0]).__name__
     is_one = len(kinds) == 1 and getattr(pools[0], "index_kpool", 1) == 1

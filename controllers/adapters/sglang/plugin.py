@@ -43,9 +43,10 @@ def build(context: Any) -> Any:
     from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 
-    is_first = context.tp_rank == 0
+    is_first = context.tp_rank == 0 and context.params.pp_rank == 0
     context = among_peers(context, get_parallel())
     settings, params = Settings.read(), context.params
+    tells = context.tp_rank == 0 and params.pp_rank == 0  # its peers would say the same
     check_flags(
         settings,
         is_hierarchical=context.enable_hierarchical_cache,
@@ -66,8 +67,8 @@ def build(context: Any) -> Any:
         infers=settings.infer_sessions,
         tenants=settings.tenants,
         arrives=mode == "decode",
-        misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
-        inspector=settings.inspector if context.tp_rank == 0 else None,
+        misses=settings.misses if tells else replace(settings.misses, log_s=0),
+        inspector=settings.inspector if tells else None,
         observers=open_observers(settings.observers) if is_first else (),
     )
     if cache.observation.page is not None:

@@ -136,6 +136,7 @@ DATA_PARALLEL_ATTENTION = (
     RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_DIVIDED, 1),
     RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_DIVIDED),
     RefusedFlag("--dcp-size", "dcp_size", None, NOT_DIVIDED, 1),
+    RefusedFlag("--pp-size", "pp_size", None, NOT_DIVIDED, 1),
     RefusedFlag("--elastic-ep-backend", "elastic_ep_backend", ("mooncake", "nixl"), NOT_DIVIDED),
 )
 """Options that are refused where groups of ranks attend to requests of their own."""

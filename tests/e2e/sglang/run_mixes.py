@@ -129,9 +129,9 @@ def served(
     ranks = options.tp * options.pp
     if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(ranks))
-    if options.tp > 1 and cache.is_ours:
+    if ranks > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
-        for rank in range(options.tp):
+        for rank in range(ranks):
             Path(f"{environment['SGLANG_TREE_DIGEST']}.{rank}").unlink(missing_ok=True)
     result.unlink(missing_ok=True)
     run = Run(case, cache, turn)
@@ -141,20 +141,21 @@ def served(
     else:
         run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
     if "SGLANG_TREE_DIGEST" in environment and result.exists():
-        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), options.tp, options.tp // options.dp)
+        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), ranks, options.tp, options.dp)
     return run
 
 
-def differing_trees(path: Path, ranks: int, peers: int) -> list[str]:
-    """The ranks whose trees, of which each emptying left a digest, are not those of the first of their peers.
+def differing_trees(path: Path, ranks: int, ranks_a_stage: int, groups: int) -> list[str]:
+    """The ranks whose trees, of which each emptying left a digest, are not those of the first that serves the same requests.
 
     Args:
-        peers: neighbouring ranks that serve the same requests.
+        groups: of neighbouring ranks of each stage that serve requests of their own.
     """
     texts = [Path(f"{path}.{rank}").read_text().splitlines() for rank in range(ranks)]
     if not all(texts):
         return ["no digest of a tree"]
-    first = [texts[rank - rank % peers] for rank in range(ranks)]
+    peers = ranks_a_stage // groups
+    first = [texts[rank % ranks_a_stage // peers * peers] for rank in range(ranks)]
     return [f"the tree of rank {rank} is not that of its peers" for rank in range(ranks) if texts[rank] != first[rank]]
 
 

@@ -3,7 +3,8 @@
 `python server_changes.py --source ../../.. --rounds 200 --seed 0`, run by the engine's python. Two models of one shape take
 turns, by updates from disk and from tensors, with a label or none, that flush or do not; a flush comes then before the next
 request. Between them requests, flushes, and the store detached, attached and cleared. With `--dp 2` two ranks attend to
-requests of their own (data-parallel attention, which SGLang's Llama has not).
+requests of their own (data-parallel attention, which SGLang's Llama has not); with `--pp 2` two pipeline stages keep one store
+while they serve.
 """
 
 from __future__ import annotations
@@ -76,9 +77,19 @@ class Changes:
 
     Args:
         wanted: by model, what each prompt is answered without a cache.
+        keeps_store: the store is neither attached nor detached.
     """
 
-    def __init__(self, client: AdminClient, draw: random.Random, prompts: list[list[int]], wanted: dict[Path, Any]) -> None:
+    def __init__(
+        self,
+        client: AdminClient,
+        draw: random.Random,
+        prompts: list[list[int]],
+        wanted: dict[Path, Any],
+        *,
+        keeps_store: bool = False,
+    ) -> None:
+        self.keeps_store = keeps_store
         self.client, self.draw, self.prompts, self.wanted = client, draw, prompts, wanted
         self.model = next(iter(wanted))
         self.has_store = True
@@ -137,7 +148,8 @@ class Changes:
     def round(self) -> None:
         """One of them."""
         kinds = [self.ask, self.flush, self.update, self.fail, self.detach, self.attach, self.clear]
-        kind = self.draw.choices(kinds, (12, 4, 3, 1, 1, 2, 1))[0]
+        weights = (12, 4, 3, 1, *((0, 0) if self.keeps_store else (1, 2)), 1)
+        kind = self.draw.choices(kinds, weights)[0]
         self.done[kind.__name__] += 1
         kind()
 
@@ -148,6 +160,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dp", type=int, default=1, help="ranks that attend to requests of their own")
+    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
     options: argparse.Namespace = parser.parse_args()
     work: Path = prepared(options)
     divided: dict[str, Any] = {} if options.dp == 1 else {"attention_backend": "cpu_windows"}
@@ -173,10 +186,9 @@ def main() -> int:
     cache = Cache(name="ours+named", engine={**STORE, "admin_api_key": KEY, "enable_metrics": True}, config=config)
     if divided:  # by the older of SGLang's two spellings
         divided |= {"enable_dp_attention": True, "dp_size": options.dp, "load_balance_method": "round_robin"}
-    server, address = started(
-        models[0], cache, work, options, ranks=options.dp, max_total_tokens=1500, hicache_ratio=2.0, **divided
-    )
-    changes = Changes(AdminClient(address, options.dp), draw, prompts, wanted)
+    more = {"max_total_tokens": 1500, "hicache_ratio": 2.0, **divided}
+    server, address = started(models[0], cache, work, options, ranks=options.dp, stages=options.pp, **more)
+    changes = Changes(AdminClient(address, options.dp), draw, prompts, wanted, keeps_store=options.pp > 1)
     try:
         for number in range(options.rounds):
             try:

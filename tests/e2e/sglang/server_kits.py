@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 def started(
-    model: Path, cache: Cache, work: Path, options: argparse.Namespace, *, ranks: int = 1, **more: object
+    model: Path, cache: Cache, work: Path, options: argparse.Namespace, *, ranks: int = 1, stages: int = 1, **more: object
 ) -> tuple[subprocess.Popen[bytes], str]:
     """A server that answers, and its address; `more` are arguments of SGLang."""
     port = free_port()
@@ -84,9 +84,9 @@ def started(
         "PYTHONPATH": plugin_path.joined(work, options.source),
         CONFIG_VARIABLE: json.dumps(cache.settings(work / "files")),
     }
-    if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
-        command += ["--tp-size", str(ranks)]
-        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
+    if ranks * stages > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        command += ["--tp-size", str(ranks), "--pp-size", str(stages)]
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks * stages))
     log = (work / f"server.{cache.name}.log").open("wb")
     server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     address = f"http://127.0.0.1:{port}"
