@@ -276,7 +276,7 @@ def over_stages(peers: ProcessGroup, stages: ProcessGroup) -> ProcessGroup:
     of_stage = torch.distributed.get_process_group_ranks(peers)
     at_place = torch.distributed.get_process_group_ranks(stages)
     ranks = sorted(peer + place - own for peer in of_stage for place in at_place)
-    made: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    made: ProcessGroup = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
     return made
 
 
