@@ -272,7 +272,7 @@ class Tiers:
             self.controller.wait_layer(load, layer if layer < self._last_layer else self._last_of_all)
 
     def poll(self) -> None:
-        """Apply what has ended, and start what is due. Never blocks."""
+        """Apply what has ended, and start what is due. Never blocks, but in pipeline stages."""
         self.controller.poll()
         if self._tree.state.rooms:
             self.controller.host.hold_caps()

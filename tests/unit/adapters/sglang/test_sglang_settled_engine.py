@@ -7,17 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from unified_tree.controllers.adapters.sglang.settled_engine import SettledEngine
-from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.errors import TransferError
 
 
-class SlowEngine(NullEngine):
+class SlowEngine:
     """Ends transfers when it is drained, the last one first."""
 
     def __init__(self, errors: Sequence[int] = ()) -> None:
-        super().__init__()
         self.errors = errors
         self.open: list[int] = []
         self.ended: list[int] = []
@@ -31,6 +29,12 @@ class SlowEngine(NullEngine):
 
     def cancel(self, ticket: int) -> None:
         self.open.remove(ticket)
+
+    def wait(self, ticket: int) -> None:
+        assert ticket in self.open
+
+    def wait_layer(self, ticket: int, layer_id: int) -> None:
+        assert ticket in self.open, layer_id
 
     def drain(self) -> None:
         self.ended += reversed(self.open)
