@@ -5,8 +5,7 @@ does; with *no gate* the layers of a model do not wait for their pages, with *no
 With *early unlock* a prefill server unlocks a prompt when its last piece is sent, not when that has arrived.
 With *all agree* the groups of data-parallel attention agree with one another, each on requests of its own; with *one name* the
 ranks that divide the heads store their pages under the names of whole ones.
-With *slow stage* the copies of every second pipeline stage come late; with *own time* each stage takes copies as ended when it
-finds them so.
+With *slow stage* the copies of every second pipeline stage come late, which must change nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +47,6 @@ def register() -> None:
     if "slow stage" in planted:
         for name in ("load_layers", "backup"):
             setattr(mover, name, _after(_pause_of_stage, getattr(mover, name)))
-    if "own time" in planted:
-        from unified_tree.controllers.adapters.sglang import settled_engine
-
-        settled: Any = settled_engine.SettledEngine
-        settled.poll = lambda engine: engine._engine.poll()
     if "all agree" in planted or "one name" in planted:
         from unified_tree.controllers.adapters.sglang import plugin
 
