@@ -5,15 +5,15 @@ from __future__ import annotations
 import sglang_pools as pools
 import torch
 
-from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
-from unified_tree.declare.page_format import PageFormat, Shard
+from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
+from unified_tree.declare.page_format import PageFormat
 
 
 def stored(dtype: torch.dtype) -> PageFormat:
     """The format under which pages of an fp8 cache are stored."""
     bytes_of_it = {name: [torch.zeros(8, 1, 2, dtype=torch.uint8)] for name in ("k_buffer", "v_buffer")}
     pool = pools.attention(8, 1, dtype=dtype, **bytes_of_it)
-    return engine_tensors(pool, None, 1, Shard(0, 1), has_windows=False, has_states=False)["full"].format
+    return engine_tensors(pool, None, 1, RankParts.of(0, 1), has_windows=False, has_states=False)["full"].format
 
 
 def test_the_format_of_a_page_names_the_dtype_of_its_elements() -> None:

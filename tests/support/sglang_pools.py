@@ -23,9 +23,14 @@ def latent(slots: int, layers: int, kind: str = "MLATokenToKVPool", **changed: A
     return fake_pool(kind, kv_buffer=buffers, start_layer=4, layer_num=layers, dtype=torch.float32, **changed)
 
 
-def sparse(slots: int, page_size: int, **changed: Any) -> Any:
-    """A `DSATokenToKVPool` of three layers, of which the second selects as the first does and has no index keys."""
-    keys = [torch.zeros(slots // page_size if layer != 1 else 0, page_size * 5, dtype=torch.uint8) for layer in range(3)]
+def sparse(slots: int, page_size: int, ranks: int = 1, **changed: Any) -> Any:
+    """A `DSATokenToKVPool` of three layers, of which the second selects as the first does and has no index keys.
+
+    Args:
+        ranks: of those that divide the slots, but for the index keys, of which each has all.
+    """
+    pages = slots // page_size * ranks
+    keys = [torch.zeros(pages if layer != 1 else 0, page_size * 5, dtype=torch.uint8) for layer in range(3)]
     return latent(slots, 3, "DSATokenToKVPool", **{"index_kpool": 1, "index_k_with_scale_buffer": keys, **changed})
 
 

@@ -15,7 +15,7 @@ from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
-from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
 from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.counters.cache_counters import CacheCounters
@@ -26,7 +26,6 @@ from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.transfer_engines.lane import Lane
-from unified_tree.declare.page_format import Shard
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.results import Boundary
 
@@ -68,7 +67,7 @@ class Served:
             pools.get(kind, lambda: kv.attention(slots, 2))(),
             kv.with_states(STATES + 1),
             SIZE,
-            Shard(0, 1),
+            RankParts.of(0, 1),
             has_windows=kind == "windows",
             has_states=self.has_states,
             draft_pools=[kv.attention(slots, 1)] if is_drafted else (),

@@ -12,7 +12,7 @@ import torch
 
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.device_pools import STATE
-from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, engine_tensors, last_layer
+from unified_tree.controllers.adapters.sglang.engine_tensors import DRAFT, RankParts, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.kept_store import KeptStore
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
@@ -57,30 +57,27 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
         arguments, params = context.server_args, context.params
-        if getattr(params, "attn_cp_size", 1) > 1:
-            raise ConfigurationError(
-                "the host tier does not run with context parallelism; leave --enable-hierarchical-cache out"
-            )
         self._stages: int = getattr(params, "pp_size", 1)
-        if self._stages > 1 and context.is_hybrid_ssm:
+        has_divided_tokens = getattr(params, "attn_cp_size", 1) > 1 or getattr(arguments, "dcp_size", 1) > 1
+        if self._stages > 1 and (context.is_hybrid_ssm or has_divided_tokens):
             raise ConfigurationError(
-                "the host tier does not run with pipeline stages of models with recurrent states; "
+                "the host tier does not run with pipeline stages together with recurrent states or context parallelism; "
                 "leave --enable-hierarchical-cache out"
             )
-        self._group = params.attn_tp_cache_group or params.tp_cache_group
+        self._group = params.tp_cache_group  # of all ranks that serve the same requests
         if self._stages > 1:
             self._group = over_stages(self._group, params.pp_cache_group)
         self._watch = watch
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
-        self._shard = Shard(context.tp_rank, context.tp_size)
-        stage = params.pp_rank if self._stages > 1 else 0
-        self._part = Shard(stage * self._shard.count + self._shard.index, self._stages * self._shard.count)
+        self._ranks = RankParts.of(context.tp_rank, context.tp_size, copies=params.attn_cp_size, division=arguments.dcp_size)
+        stage, own = params.pp_rank if self._stages > 1 else 0, self._ranks.own
+        self._part = Shard(stage * own.count + own.index, self._stages * own.count)
         self._tensors = engine_tensors(
             params.token_to_kv_pool_allocator.get_kvcache(),
             params.req_to_token_pool,
             params.page_size,
-            self._shard,
+            self._ranks,
             has_windows=context.is_hybrid_swa,
             has_states=context.is_hybrid_ssm,
             draft_pools=(*params.mtp_draft_device_pools, *params.sidecar_draft_device_pools),
@@ -139,8 +136,8 @@ class TierBuilder:
             name=self._arguments.served_model_name or self._arguments.model_path,
             page_size=self._page_size,
             components=tree.components,
-            tensor_parallel=self._shard.count,
-            rank=self._shard.index,
+            tensor_parallel=self._ranks.own.count,
+            rank=self._ranks.place,
         )
         host_pages = self.page_counts(tree.components, pools)
         self._memory = self._memory or host_memory(self._tensors, host_pages)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
-from unified_tree.declare.page_format import ITEM_BYTES, WHOLE, PageFormat, Part, Shard
+from unified_tree.declare.page_format import EVERY_SLOT, ITEM_BYTES, WHOLE, ContextShard, PageFormat, Part, Shard
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -65,11 +65,49 @@ class EngineTensors:
         return next(iter(self.by_part.values()))[0].device
 
 
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """Which part of the state a rank keeps.
+
+    Under prefill context parallelism SGLang's ranks lie in the order [copy, heads], and each keeps all tokens. Under decode
+    context parallelism neighbours divide the tokens of every page.
+
+    Attributes:
+        own: its part where no two ranks keep the same: of states, and of a draft.
+        heads: its part of the heads of the model's attention, of which other ranks may keep copies.
+        context: its slots of each page of full attention.
+
+    >>> ranks = RankParts.of(5, 8, copies=2)
+    >>> ranks.heads, ranks.place
+    (Shard(index=1, count=4), 3)
+    """
+
+    own: Shard
+    heads: Shard
+    context: ContextShard = EVERY_SLOT
+
+    @classmethod
+    def of(cls, rank: int, ranks: int, *, copies: int = 1, division: int = 1) -> RankParts:
+        """The part of one of so many ranks.
+
+        Args:
+            copies: ranks that keep the same heads and all tokens (`--attn-cp-size`).
+            division: neighbouring ranks that divide the tokens (`--dcp-size`).
+        """
+        heads = ranks // copies
+        return cls(Shard(rank, ranks), Shard(rank % heads, heads), ContextShard(rank % division, division))
+
+    @property
+    def place(self) -> int:
+        """The rank's number where ranks with the same heads are neighbours, as a `Composition` counts them."""
+        return self.heads.index * (self.own.count // self.heads.count) + self.own.index // self.heads.count
+
+
 def engine_tensors(
     kv_pool: Any,
     request_pool: Any,
     page_size: int,
-    shard: Shard,
+    ranks: RankParts,
     *,
     has_windows: bool,
     has_states: bool,
@@ -81,7 +119,8 @@ def engine_tensors(
     Args:
         kv_pool: SGLang's KV pool, `allocator.get_kvcache()`.
         request_pool: SGLang's `req_to_token_pool`, which holds the recurrent states.
-        shard: which part of the heads this rank keeps.
+        page_size: tokens of a page, those on other ranks too.
+        ranks: which part of the state this rank keeps.
         draft_pools: the KV pools of a draft, in the slots of full attention. Their layers count on from those of the model.
         draft_state_pools: its pools of recurrent states, in the slots of those of the model.
 
@@ -92,23 +131,24 @@ def engine_tensors(
         layers: dict[bool, list[int]] = {False: [], True: []}
         for layer, (_, is_window) in sorted(kv_pool.layers_mapping.items()):
             layers[bool(is_window)].append(layer)
-        found = _attention(FULL, [kv_pool.full_kv_pool], layers[False], page_size, shard)
-        found |= _attention(WINDOW, [kv_pool.swa_kv_pool], layers[True], page_size, shard)
+        found = _attention(FULL, [kv_pool.full_kv_pool], layers[False], page_size, ranks.heads, ranks.context)
+        found |= _attention(WINDOW, [kv_pool.swa_kv_pool], layers[True], page_size, ranks.heads)
     elif has_states:
-        found = _attention(FULL, [kv_pool.full_kv_pool], sorted(kv_pool.full_attention_layer_id_mapping), page_size, shard)
+        full = sorted(kv_pool.full_attention_layer_id_mapping)
+        found = _attention(FULL, [kv_pool.full_kv_pool], full, page_size, ranks.heads, ranks.context)
     else:
         ids = range(kv_pool.start_layer, kv_pool.start_layer + kv_pool.layer_num)
-        found = _attention(FULL, [kv_pool], list(ids), page_size, shard)
+        found = _attention(FULL, [kv_pool], list(ids), page_size, ranks.heads, ranks.context)
     if has_states:
-        found[STATE] = _states(STATE, [request_pool.mamba_pool], request_pool.mamba_pool.mamba_layer_ids, shard)
+        found[STATE] = _states(STATE, [request_pool.mamba_pool], request_pool.mamba_pool.mamba_layer_ids, ranks.own)
     next_layer = 1 + last_layer(found)
     if draft_pools:
         ids = range(next_layer, next_layer + sum(pool.layer_num for pool in draft_pools))
-        of_draft = _attention(DRAFT, list(draft_pools), list(ids), page_size, shard)
+        of_draft = _attention(DRAFT, list(draft_pools), list(ids), page_size, ranks.own)
         found |= {name: replace(each, shares=FULL, is_draft=True) for name, each in of_draft.items()}
     if draft_state_pools:
         ids = range(next_layer, next_layer + sum(len(pool.mamba_layer_ids) for pool in draft_state_pools))
-        states = _states(DRAFT_STATE, list(draft_state_pools), list(ids), shard)
+        states = _states(DRAFT_STATE, list(draft_state_pools), list(ids), ranks.own)
         found[DRAFT_STATE] = replace(states, shares=STATE, is_draft=True)
     for name, each in found.items():
         owner = found[each.shares or name]
@@ -126,12 +166,18 @@ def last_layer(tensors: Mapping[str, EngineTensors]) -> int:
 
 
 def _attention(
-    component: str, pools: Sequence[Any], layer_ids: Sequence[int], page_size: int, shard: Shard
+    component: str,
+    pools: Sequence[Any],
+    layer_ids: Sequence[int],
+    page_size: int,
+    shard: Shard,
+    context: ContextShard = EVERY_SLOT,
 ) -> dict[str, EngineTensors]:
     """The keys and values of attention layers, or their latents; and the index keys, if there are any.
 
     Args:
         pools: of one kind, whose layers follow one another.
+        context: the slots of a page that they keep; of index keys they keep all.
     """
     if not layer_ids:
         raise ConfigurationError(
@@ -146,23 +192,30 @@ def _attention(
             f"{component}: a host tier behind SGLang's {', '.join(sorted(kinds))} is not supported; "
             "leave --enable-hierarchical-cache out"
         )
+    if context.count > 1 and kind not in LATENT:
+        raise ConfigurationError(
+            f"{component}: with --dcp-size a host tier keeps latents only (MLA), as in SGLang; "
+            "leave --enable-hierarchical-cache out"
+        )
+    slots = page_size // context.count
     names = ("latent",) if kind in LATENT else ("k", "v")
     buffers = ("kv_buffer",) if kind in LATENT else ("k_buffer", "v_buffer")
     by_part = {name: _layers(pools, buffer) for name, buffer in zip(names, buffers, strict=True)}
     rows = next(iter(by_part.values()))[0].shape[0]
     by_part |= {name: _layers(pools, buffer) for name, buffer in SCALES if getattr(pools[0], buffer, None) is not None}
-    paged = {name: [_paged(tensor, rows, page_size) for tensor in tensors] for name, tensors in by_part.items()}
+    paged = {name: [_paged(tensor, rows, slots) for tensor in tensors] for name, tensors in by_part.items()}
     shard = WHOLE if kind in LATENT else shard
     dtypes: dict[str, torch.dtype] = dict.fromkeys(names, pools[0].dtype)
-    found = {component: _described(component, tuple(layer_ids), paged, page_size, shard, dtypes)}
+    found = {component: _described(component, tuple(layer_ids), paged, slots, shard, dtypes, context)}
     if kind == "DSATokenToKVPool":
         keys = _layers(pools, "index_k_with_scale_buffer")
         has_keys = [index for index, tensor in enumerate(keys) if len(tensor)]  # the others use the layer's before
         if has_keys:
             name = INDEXER if component == FULL else DRAFT_INDEXER
-            pages = [_paged(keys[index], rows, page_size) for index in has_keys]
+            pages = [_paged(keys[index], rows * context.count, page_size, context.count) for index in has_keys]
             ids = tuple(layer_ids[index] for index in has_keys)
-            found[name] = replace(_described(name, ids, {"key": pages}, page_size, WHOLE), shares=FULL)
+            part = "key" if context.count == 1 else f"key of {context.count} runs"
+            found[name] = replace(_described(name, ids, {part: pages}, page_size, WHOLE), shares=FULL)
     return found
 
 
@@ -171,20 +224,21 @@ def _layers(pools: Sequence[Any], buffer: str) -> list[torch.Tensor]:
     return [tensor for pool in pools for tensor in getattr(pool, buffer)]
 
 
-def _paged(tensor: torch.Tensor, rows: int, page_size: int) -> torch.Tensor:
+def _paged(tensor: torch.Tensor, rows: int, page_size: int, runs: int = 1) -> torch.Tensor:
     """A tensor by slots or by pages as [page, slot, …]. SGLang orders what it keeps by pages as its kernels like; then it is
     bytes, of which each slot gets as many.
 
     Args:
         rows: slots of the pool.
+        runs: SGLang's pages, one behind the other, that a page consists of.
     """
     import torch
 
     pages = rows // page_size
     if tensor.shape[0] == rows:
         return tensor[: pages * page_size].view(pages, page_size, *tensor.shape[1:])
-    assert tensor.shape[0] == pages, f"{tensor.shape[0]} is neither {rows} slots nor {pages} pages"
-    return tensor.view(torch.uint8).flatten(1).view(pages, page_size, -1)
+    assert tensor.shape[0] == pages * runs, f"{tensor.shape[0]} is neither {rows} slots nor {pages} pages of {runs}"
+    return tensor.view(torch.uint8).view(pages, page_size, -1)
 
 
 def _states(component: str, pools: Sequence[Any], layer_ids: Sequence[int], shard: Shard) -> EngineTensors:
@@ -207,6 +261,7 @@ def _described(
     slots: int,
     shard: Shard,
     dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
+    context: ContextShard = EVERY_SLOT,
 ) -> EngineTensors:
     """The tensors with their format.
 
@@ -222,7 +277,9 @@ def _described(
         if any(tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype for tensor in tensors):
             raise ConfigurationError(f"{component}: the layers of {name} differ; a host tier cannot copy them")
         parts.append(Part(name, _dtype_name(tensors[0], dtypes.get(name)), shape))
-    page_format = PageFormat(component=component, layer_ids=layer_ids, parts=tuple(parts), slots_per_page=slots, shard=shard)
+    page_format = PageFormat(
+        component=component, layer_ids=layer_ids, parts=tuple(parts), slots_per_page=slots, shard=shard, context=context
+    )
     return EngineTensors(page_format, by_part)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.adapters.sglang.refusals import Served, apart_refusals, flag_refusals
+from unified_tree.controllers.adapters.sglang.refusals import Served, apart_refusals, division_refusals, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.counters.observers import open_observers
@@ -39,7 +39,12 @@ def build(context: Any) -> Any:
     if context.disable_radix_cache:
         return default_radix_cache_factory(context)
     mode: str = context.server_args.disaggregation_mode
-    refuse(refusals(context) + apart_refusals(mode, has_windows=context.is_hybrid_swa, page_size=context.params.page_size))
+    has_windows: bool = context.is_hybrid_swa
+    refuse(
+        refusals(context)
+        + apart_refusals(mode, has_windows=has_windows, page_size=context.params.page_size)
+        + division_refusals(context.server_args, has_windows=has_windows)
+    )
     from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 
@@ -57,7 +62,7 @@ def build(context: Any) -> Any:
     cache = UnifiedTreeCache(
         params,
         settings.policy or params.eviction_policy.lower(),
-        has_windows=context.is_hybrid_swa,
+        has_windows=has_windows,
         has_states=context.is_hybrid_ssm,
         state_grid_tokens=mamba_checkpoint_grid(params.page_size) if context.is_hybrid_ssm else 1,
         tiers=tiers,

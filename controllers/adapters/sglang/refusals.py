@@ -96,8 +96,6 @@ REFUSED_FLAGS = (
     RefusedFlag("--enable-kv-cache-sharding", "enable_kv_cache_sharding", (True,), OWN_TREE),
     RefusedFlag("--enable-dsa-cache-layer-split", "enable_dsa_cache_layer_split", (True,), NEVER_RUN),
     RefusedFlag("--enable-encoder-swa-bounded-replay", "enable_encoder_swa_bounded_replay", (True,), NEVER_RUN),
-    RefusedFlag("--dcp-size", "dcp_size", None, "context parallelism was never run with this cache", 1),
-    RefusedFlag("--attn-cp-size", "attn_cp_size", None, "context parallelism was never run with this cache", 1),
 )
 """Options that SGLang would take and this cache would leave without effect, that were never run with it, or that end SGLang's
 start with a message that does not name this cache."""
@@ -111,6 +109,9 @@ DISAGGREGATED = (
     RefusedFlag("--pp-size", "pp_size", None, NOT_SO, 1),
     RefusedFlag("--enable-dp-attention", "enable_dp_attention", (True,), NOT_SO),
     RefusedFlag("--attn-dp-size", "attn_dp_size", None, NOT_SO, 1),
+    RefusedFlag("--dcp-size", "dcp_size", None, NOT_SO, 1),
+    RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_SO, 1),
+    RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_SO),
     RefusedFlag("--optimistic-prefill-attempts", "optimistic_prefill_attempts", None, NOT_SO, 0),
     RefusedFlag("--disaggregation-decode-allocation-policy", "disaggregation_decode_allocation_policy", None, NOT_SO, "early"),
     RefusedFlag(
@@ -167,6 +168,18 @@ def apart_refusals(mode: str, *, has_windows: bool, page_size: int) -> list[str]
         why = "SGLang reserves windows for what arrives at larger pages only"
         return [f"windows with --disaggregation-mode decode at the page size 1 ({why})"]
     return []
+
+
+def division_refusals(arguments: Any, *, has_windows: bool) -> list[str]:
+    """Why a model is refused where ranks divide the tokens of its pages (`--dcp-size`), each reason a noun in words."""
+    if arguments.dcp_size == 1:
+        return []
+    found = []
+    if has_windows:
+        found.append("--dcp-size for models with windows (SGLang does not divide the pages of their pools)")
+    if arguments.attn_cp_size > 1:
+        found.append(f"--dcp-size together with --attn-cp-size ({NEVER_RUN})")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

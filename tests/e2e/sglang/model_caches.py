@@ -77,12 +77,13 @@ def our_cache(
             model_path="model",
             weight_version="1",
             speculative_draft_model_path="draft",
+            dcp_size=case.division,
         )
         context: Any = SimpleNamespace(
             server_args=arguments,
             params=params,
-            tp_rank=0,
-            tp_size=1,
+            tp_rank=pools.rank,
+            tp_size=pools.ranks,
             is_hybrid_swa=case.window is not None,
             is_hybrid_ssm=bool(case.states),
         )

@@ -106,6 +106,8 @@ def served(
         engine["lora_paths"] = {name: str(tiny_models.saved_adapter(options.models, name)) for name in tiny_models.ADAPTERS}
     if options.tp > 1:
         engine["tp_size"] = options.tp
+    if options.cp > 1:
+        engine |= {"attn_cp_size": options.cp, "enable_prefill_cp": True, "cp_strategy": "zigzag"}
     if options.pp > 1:
         engine["pp_size"] = options.pp
     if options.dp > 1:
@@ -128,7 +130,8 @@ def served(
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
     ranks = options.tp * options.pp
     if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
-        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(ranks))
+        cores = os.cpu_count() or 1
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % cores) for rank in range(ranks))
     if ranks > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
         for rank in range(ranks):
@@ -257,6 +260,7 @@ def main() -> int:
     parser.add_argument("--no-aborts", action="store_true")
     parser.add_argument("--timing", action="store_true", help="measure the time in the cache, without SGLang's checks")
     parser.add_argument("--tp", type=int, default=1, help="ranks, joined by gloo")
+    parser.add_argument("--cp", type=int, default=1, help="of those ranks, how many divide the tokens of a prefill")
     parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
     parser.add_argument("--dp", type=int, default=1, help="groups of the ranks that attend to requests of their own")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
+from sglang.srt.layers.dcp.layout import localize_dcp_indices
 from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
@@ -29,7 +30,14 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchPrefixParams,
 )
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool, MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import (
+    DSATokenToKVPool,
+    HybridLinearKVPool,
+    HybridReqToTokenPool,
+    MHATokenToKVPool,
+    MLATokenToKVPool,
+    ReqToTokenPool,
+)
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -38,6 +46,8 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 MODULUS = 1 << 23
 """Numbers up to here are exact in float32."""
 FULL_LAYERS, OTHER_LAYERS = [0, 2], [1, 3]
+INDEX_WIDTH = 128
+"""Bytes of an index key, behind which there are 4 of a scale: the only width that SGLang knows."""
 NEW_TOKEN_RATIO = 0.02
 """The share of its answer that a running request is expected to need still. Too little: so some are taken back."""
 
@@ -58,13 +68,18 @@ class Case:
     eagle: bool = False
     drafted: bool = False
     sessions: bool = False
+    division: int = 1
+    """Ranks that divide the tokens of each page (`--dcp-size`), whose full attention keeps latents. `page_size` and
+    `full_tokens` are of all of them together."""
+    index_keys: bool = False
+    """Whether every rank keeps index keys of all tokens, too."""
 
 
 class Pools:
-    """SGLang's pools of one case."""
+    """SGLang's pools of one case, on one of several ranks."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, rank: int = 0, ranks: int = 1) -> None:
+        self.case, self.rank, self.ranks = case, rank, ranks
         arguments = ServerArgs(model_path="dummy", page_size=case.page_size)
         arguments._mamba_cache_chunk_size = case.grid
         set_global_server_args_for_scheduler(arguments)
@@ -108,7 +123,9 @@ class Pools:
                 need_sort=False,
             )
         else:
-            if case.states:
+            if case.division > 1:
+                self.kv = self._latents(common)
+            elif case.states:
                 self.kv = HybridLinearKVPool(
                     size=case.full_tokens,
                     full_attention_layer_ids=FULL_LAYERS,
@@ -128,6 +145,20 @@ class Pools:
             self.draft = MHATokenToKVPool(
                 size=case.full_tokens, layer_num=1, enable_memory_saver=False, **{**common, "head_num": 2}
             )
+
+    def _latents(self, common: dict[str, Any]) -> Any:
+        """The pool of one rank's tokens, in pages of its own."""
+        case, count = self.case, self.case.division
+        own = {**common, "size": case.full_tokens // count, "page_size": case.page_size // count}
+        width = {"kv_lora_rank": 2, "qk_rope_head_dim": 1}
+        if case.states:
+            return HybridLinearKVPool(
+                **own, **width, full_attention_layer_ids=FULL_LAYERS, mamba_pool=self.requests.mamba_pool, use_mla=True
+            )
+        own = {name: value for name, value in own.items() if not name.startswith("head")} | width
+        if case.index_keys:
+            return DSATokenToKVPool(**own, layer_num=2, enable_memory_saver=False, kv_cache_dim=3, index_head_dim=INDEX_WIDTH)
+        return MLATokenToKVPool(**own, layer_num=2, enable_memory_saver=False)
 
     @property
     def params(self) -> CacheInitParams:
@@ -155,8 +186,18 @@ class Pools:
         return [] if self.draft is None else [*self.draft.k_buffer, *self.draft.v_buffer]
 
     def full_rows(self) -> list[torch.Tensor]:
-        pool = self.kv if isinstance(self.kv, MHATokenToKVPool) else self.kv.full_kv_pool
-        return [*pool.k_buffer, *pool.v_buffer]
+        pool = getattr(self.kv, "full_kv_pool", self.kv)
+        return [*pool.k_buffer, *pool.v_buffer] if self.case.division == 1 else list(pool.kv_buffer)
+
+    def places(self, slots: torch.Tensor) -> torch.Tensor:
+        """Where this rank keeps slots in those rows; below 0 for slots of other ranks."""
+        places: torch.Tensor = localize_dcp_indices(slots, self.case.division, self.rank % self.case.division)
+        return places
+
+    def key_rows(self) -> list[torch.Tensor]:
+        """A number of each slot's index keys, by layer, which every rank keeps of all slots."""
+        keys = self.kv.index_k_with_scale_buffer if self.case.index_keys else []
+        return [layer.view(torch.int32).view(-1, (INDEX_WIDTH + 4) // 4)[:, 0] for layer in keys]
 
     def free_full(self) -> int:
         return int(self.allocator.full_available_size() if self.case.window is not None else self.allocator.available_size())
@@ -552,9 +593,16 @@ class Scheduler:
         if self.has_host:
             for layer in range(4):
                 self.cache.gate.wait_until(layer)
+        places = pools.places(row[:end])
+        read, written = places[:begin] >= 0, places[begin:] >= 0
         for rows in pools.full_rows():
-            assert torch.equal(rows[row[:begin], 0, 0], wanted[1 : begin + 1]), f"{req.rid}: full attention reads a wrong page"
-            rows[row[begin:end], 0, 0] = wanted[begin + 1 : end + 1]
+            assert torch.equal(rows[places[:begin][read], 0, 0], wanted[1 : begin + 1][read]), (
+                f"{req.rid}: full attention reads a wrong page"
+            )
+            rows[places[begin:][written], 0, 0] = wanted[begin + 1 : end + 1][written]
+        for keys in pools.key_rows():
+            assert torch.equal(keys[row[:begin]], wanted[1 : begin + 1].int()), f"{req.rid}: the index reads a wrong page"
+            keys[row[begin:end]] = wanted[begin + 1 : end + 1].int()
         for rows in pools.draft_rows():
             self.counts.lost_draft_tokens += int((rows[row[:begin], 1, 1] != wanted[1 : begin + 1]).sum())
             rows[row[begin:end], 1, 1] = wanted[begin + 1 : end + 1]

@@ -36,11 +36,11 @@ with warnings.catch_warnings():
     from sglang.srt.runtime_context import get_parallel
 
     from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-    from unified_tree.controllers.adapters.sglang.engine_tensors import engine_tensors
+    from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
     from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
     from unified_tree.controllers.pools import HostLayout
     from unified_tree.controllers.pools.host_pool import host_pools
-    from unified_tree.declare.page_format import Shard
+    from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FP8, FP4 = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
@@ -120,7 +120,9 @@ def rows_of(pool: Any) -> Iterator[torch.Tensor]:
 def test_every_byte_of_a_page_comes_back(kind: str) -> None:
     make, expected = KINDS[kind]
     pool, draft = make(), make()
-    found = engine_tensors(pool, None, pool.page_size, Shard(0, 1), has_windows=False, has_states=False, draft_pools=[draft])
+    found = engine_tensors(
+        pool, None, pool.page_size, RankParts.of(0, 1), has_windows=False, has_states=False, draft_pools=[draft]
+    )
     parts = {name: [part.name for part in each.format.parts] for name, each in found.items()}
     assert {name: each for name, each in parts.items() if not name.startswith("draft")} == expected
     rows = [*rows_of(pool), *rows_of(draft)]
@@ -140,3 +142,29 @@ def test_every_byte_of_a_page_comes_back(kind: str) -> None:
             mover.load_layers((layer,), np.array([7, 5]), target)
     for tensor, old in zip(rows, before, strict=True):
         assert torch.equal(tensor, old[[0, 1, 3, 3, 1]])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["latents", "index keys"])
+def test_a_page_that_ranks_divide_is_what_sglang_copies_of_it(kind: str, rank: int) -> None:
+    with get_parallel().override(attn_dcp_size=2, attn_dcp_rank=rank):
+        pool = KINDS[kind][0]()
+        size = 2 * pool.page_size
+        found = engine_tensors(pool, None, size, RankParts.of(rank, 2, division=2), has_windows=False, has_states=False)
+        tensors = [tensor for each in found.values() for parts in each.by_part.values() for tensor in parts]
+        for tensor in tensors:
+            tensor.view(torch.uint8).random_(256)
+        assert found["full"].format.context == ContextShard(rank, 2)
+        for page in range(PAGES):
+            slots = torch.arange(page * size, (page + 1) * size)
+            copied = memory_pool.MLATokenToKVPool.get_cpu_copy(pool, slots)
+            for mine, [theirs] in zip(found["full"].by_part["latent"], copied, strict=True):
+                assert torch.equal(mine[page].view(torch.uint8), theirs.view(torch.uint8))
+        if kind == "index keys":
+            assert (found["indexer"].format.context, found["indexer"].format.shard) == (EVERY_SLOT, WHOLE)
+            [keys] = found["indexer"].by_part.values()
+            before = [layer.clone() for layer in keys]
+            pool.index_key_cache.move(torch.arange(3 * size, 4 * size), torch.arange(size, 2 * size))
+            for layer, old in zip(keys, before, strict=True):
+                assert torch.equal(layer, old[[0, 1, 2, 1, 4]])
+        assert all(tensor.shape[0] == PAGES for tensor in tensors)

@@ -12,6 +12,7 @@ import sglang_pools as kv
 from sglang_allocators import SlotAllocator
 
 from unified_tree import Component, Path, UnifiedTree
+from unified_tree.controllers.adapters.sglang import assembly
 from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
@@ -20,6 +21,7 @@ from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
 from unified_tree.controllers.counters.cache_counters import CacheCounters
+from unified_tree.controllers.ranks.rank_agreement import SingleRank
 
 SIZE, PAGES = 2, 8
 STORE = {"engine": "file", "capacity_bytes": 1 << 22}
@@ -28,17 +30,17 @@ STORE = {"engine": "file", "capacity_bytes": 1 << 22}
 class Cache(StoreAnswers):
     """A cache with a host tier, or without one."""
 
-    def __init__(self, settings: dict[str, Any], *, has_host: bool = True) -> None:
+    def __init__(self, settings: dict[str, Any], *, has_host: bool = True, group: Any = None) -> None:
         allocator: Any = SlotAllocator(PAGES, SIZE)
         allocator.get_kvcache = lambda: kv.attention((PAGES + 1) * SIZE, 2)
         arguments = SimpleNamespace(
             hicache_size=0, hicache_ratio=1.0, hicache_write_policy="write_through", hicache_storage_prefetch_policy="timeout",
-            served_model_name="model", model_path="model", weight_version="1",
+            served_model_name="model", model_path="model", weight_version="1", dcp_size=1,
         )  # fmt: skip
         params = SimpleNamespace(
-            attn_tp_cache_group=None, tp_cache_group=None, page_size=SIZE, token_to_kv_pool_allocator=allocator,
-            req_to_token_pool=None, mtp_draft_device_pools=(), sidecar_draft_device_pools=(),
-            mtp_draft_mamba_pools=(),
+            tp_cache_group=group, attn_tp_cache_group=object(), attn_cp_size=1, page_size=SIZE,
+            token_to_kv_pool_allocator=allocator, req_to_token_pool=None, mtp_draft_device_pools=(),
+            sidecar_draft_device_pools=(), mtp_draft_mamba_pools=(),
         )  # fmt: skip
         context = SimpleNamespace(
             server_args=arguments, params=params, tp_rank=0, tp_size=1, is_hybrid_swa=False, is_hybrid_ssm=False
@@ -64,6 +66,25 @@ class Cache(StoreAnswers):
 
     def attach(self, given: object = None, **more: Any) -> tuple[bool, str]:
         return self.attach_storage_backend("file", None if given is None else json.dumps(given), **more)
+
+
+def test_all_ranks_that_serve_the_same_requests_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's group for tensor-parallel attention has only those with the same tokens of a prefill."""
+    asked = []
+
+    def name(group: object) -> str:
+        asked.append(group)
+        return "name"
+
+    def agreement(group: object, *_: object) -> SingleRank:
+        asked.append(group)
+        return SingleRank()
+
+    monkeypatch.setattr(assembly, "agreed_name", name)
+    monkeypatch.setattr(assembly, "rank_agreement", agreement)
+    group = object()
+    Cache({}, group=group).close()
+    assert asked == [group, group]
 
 
 def has_store(cache: Cache) -> bool:

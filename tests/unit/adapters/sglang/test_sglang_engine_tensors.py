@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import sglang_pools as pools
 import torch
 from sglang_allocators import fake_pool
 
-from unified_tree import ConfigurationError
+from unified_tree import Component, ConfigurationError, Path
+from unified_tree.components import Composition
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, engine_tensors, last_layer
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, RankParts, engine_tensors, last_layer
 from unified_tree.controllers.adapters.sglang.page_names import PageNames
 from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
-from unified_tree.declare.page_format import Shard
+from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard, PageFormat, Part, Shard
 
+DIVIDED = RankParts.of(1, 2, division=2)
 KINDS: dict[str, Any] = {
     "full": lambda: tensors(pools.attention(20, 2), page_size=2),
     "latent": lambda: tensors(pools.latent(21, 2), page_size=4),
@@ -26,6 +29,17 @@ KINDS: dict[str, Any] = {
     "states": lambda: tensors(pools.hybrid(20), pools.with_states(10), has_states=True),
     "index keys": lambda: tensors(pools.sparse(20, 4), page_size=4),
     "scales": lambda: tensors(pools.quantized(20, 2), page_size=2),
+    "divided latents": lambda: tensors(pools.latent(20, 2), page_size=8, ranks=DIVIDED),
+    "divided latents with whole index keys and drafts": lambda: tensors(
+        pools.sparse(20, 4, 2), page_size=8, ranks=DIVIDED, draft_pools=[pools.attention(40, 1)]
+    ),
+    "divided latents beside states": lambda: tensors(
+        SimpleNamespace(full_attention_layer_id_mapping={3: 1, 1: 0}, full_kv_pool=pools.latent(20, 2)),
+        pools.with_states(10),
+        page_size=8,
+        ranks=DIVIDED,
+        has_states=True,
+    ),
     "drafts": lambda: tensors(
         pools.attention(20, 2), page_size=2, draft_pools=[pools.attention(20, 1), pools.attention(20, 1)]
     ),
@@ -40,9 +54,11 @@ KINDS: dict[str, Any] = {
 }
 
 
-def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **more: Any) -> dict[str, EngineTensors]:
+def tensors(
+    kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, ranks: RankParts | None = None, **more: Any
+) -> dict[str, EngineTensors]:
     given = {"has_windows": False, "has_states": False, **more}
-    return engine_tensors(kv_pool, request_pool, page_size, Shard(1, 2), **given)
+    return engine_tensors(kv_pool, request_pool, page_size, ranks or RankParts.of(1, 2), **given)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +69,16 @@ def tensors(kv_pool: Any, request_pool: Any = None, *, page_size: int = 1, **mor
         ("windows", {"full": ((0, 2), 2, 10, Shard(1, 2)), "swa": ((1, 3), 2, 6, Shard(1, 2))}),
         ("states", {"full": ((1, 3), 1, 20, Shard(1, 2)), "mamba": ((0, 2), 1, 10, Shard(1, 2))}),
         ("index keys", {"full": ((4, 5, 6), 4, 5, Shard(0, 1)), "indexer": ((4, 6), 4, 5, Shard(0, 1))}),
+        ("divided latents", {"full": ((4, 5), 4, 5, Shard(0, 1))}),
+        (
+            "divided latents with whole index keys and drafts",
+            {
+                "full": ((4, 5, 6), 4, 5, Shard(0, 1)),
+                "indexer": ((4, 6), 8, 5, Shard(0, 1)),
+                "draft": ((7,), 8, 5, Shard(1, 2)),
+            },
+        ),
+        ("divided latents beside states", {"full": ((1, 3), 4, 5, Shard(0, 1)), "mamba": ((0, 2), 1, 10, Shard(1, 2))}),
         ("scales", {"full": ((0, 1), 2, 10, Shard(1, 2))}),
         ("drafts", {"full": ((0, 1), 2, 10, Shard(1, 2)), "draft": ((2, 3), 2, 10, Shard(1, 2))}),
         (
@@ -92,6 +118,51 @@ def test_scales_are_parts_of_a_page_and_unnamed_dtypes_are_bytes() -> None:
     ]
 
 
+def test_of_divided_pages_a_rank_has_every_other_latent_and_all_else() -> None:
+    found = KINDS["divided latents with whole index keys and drafts"]()
+    assert {name: each.format.context for name, each in found.items()} == {
+        "full": ContextShard(1, 2),
+        "indexer": EVERY_SLOT,
+        "draft": EVERY_SLOT,
+    }
+    whole = KINDS["index keys"]()["indexer"].format
+    assert found["indexer"].format.parts[0].name != whole.parts[0].name, "kernels order one large page otherwise"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "copies", "division"), [(1, 1, 1), (8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 8, 1), (8, 1, 2), (8, 1, 8), (6, 1, 3)]
+)
+def test_each_part_of_the_state_is_stored_by_one_of_the_ranks_that_keep_it(ranks: int, copies: int, division: int) -> None:
+    kept, written = set(), []
+    for rank in range(ranks):
+        parts = RankParts.of(rank, ranks, copies=copies, division=division)
+        assert parts.own == Shard(rank, ranks)
+        formats = {
+            name: PageFormat(
+                component=name,
+                layer_ids=(0,),
+                parts=(Part("k", "uint8", (4,)),),
+                slots_per_page=24 // context.count,
+                shard=shard,
+                context=context,
+            )
+            for name, shard, context in (
+                ("states", parts.own, EVERY_SLOT),
+                ("heads", parts.heads, EVERY_SLOT),
+                ("latents", WHOLE, parts.context),
+                ("keys", WHOLE, EVERY_SLOT),
+            )
+            if name != "heads" or division == 1
+        }
+        components = tuple(Component(name=name, coverage=Path(), format=each) for name, each in formats.items())
+        model = Composition(name="m", page_size=24, components=components, tensor_parallel=ranks, rank=parts.place)
+        for name, each in formats.items():
+            kept.add(each)
+            written += [each] * model.writes(name)
+    assert len(written) == len(kept)
+    assert set(written) == kept
+
+
 @pytest.mark.parametrize(
     ("kind", "last", "expected"),
     [
@@ -113,6 +184,7 @@ def test_what_shares_pages_says_whose_and_a_draft_is_behind_the_model(kind: str,
         (lambda: tensors(fake_pool("FP4Pool", start_layer=0, layer_num=1)), "full: a host tier behind SGLang's FP4Pool"),
         (lambda: tensors(pools.attention(8, 1, kv_cache_layout="hnd")), "behind SGLang's MHATokenToKVPool is not supported"),
         (lambda: tensors(pools.sparse(8, 1, index_kpool=4)), "behind SGLang's DSATokenToKVPool is not supported"),
+        (lambda: tensors(pools.attention(8, 1), page_size=2, ranks=DIVIDED), "with --dcp-size a host tier keeps latents only"),
         (
             lambda: tensors(pools.attention(8, 1), draft_pools=[pools.windowed(8, 8)]),
             "draft: a host tier behind SGLang's SimpleNamespace is not supported",

@@ -16,6 +16,7 @@ from unified_tree.controllers.adapters.sglang.refusals import (
     REFUSED_FLAGS,
     RefusedFlag,
     apart_refusals,
+    division_refusals,
     flag_refusals,
 )
 
@@ -107,3 +108,14 @@ def test_a_decode_server_reserves_windows_in_pages() -> None:
     assert apart_refusals("decode", has_windows=True, page_size=16) == []
     [reason] = apart_refusals("decode", has_windows=True, page_size=1)
     assert reason.startswith("windows with --disaggregation-mode decode at the page size 1")
+
+
+def test_ranks_divide_pages_of_models_without_windows_and_not_prefills_besides() -> None:
+    def refused(dcp: int, cp: int, *, has_windows: bool = False) -> list[str]:
+        return division_refusals(SimpleNamespace(dcp_size=dcp, attn_cp_size=cp), has_windows=has_windows)
+
+    assert refused(1, 1, has_windows=True) == refused(1, 4, has_windows=True) == refused(4, 1) == []
+    [reason] = refused(2, 1, has_windows=True)
+    assert reason.startswith("--dcp-size for models with windows")
+    [reason] = refused(2, 2)
+    assert reason.startswith("--dcp-size together with --attn-cp-size")

@@ -6,6 +6,9 @@ one translates, and computes only the rows that are asked for. It does not use t
 
 It also serves speculative decoding by chains of drafts, for which SGLang has no attention in torch: a draft step reads the
 drafts before it, and the verification of a chain is a causal prefill.
+
+Where context-parallel ranks divide the tokens of a prefill, SGLang gathers the keys and values and writes all of them on each
+rank. This backend gathers the queries, too, and computes every rank's rows.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ def register() -> None:
         ATTENTION_BACKEND_CHOICES.append(NAME)
     register_attention_backend(NAME)(_backend)
     AttentionBackendRegistry.register(NAME, lambda *_: AttnForwardMethod.MLA)
+    if not torch.cuda.is_available():
+        torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment]  # asked for where ranks divide a prefill
     drafts = "sglang.srt.speculative.draft_utils.DraftBackendFactory"
     HookRegistry.register(f"{drafts}.create_decode_backend", _draft_steps, HookType.REPLACE)
     HookRegistry.register(
@@ -47,6 +52,7 @@ def _draft_steps(factory: Any) -> Any:
 def _backend(runner: Any, *, ahead: int = 0) -> Any:
     """The backend; one of a draft step reads that many tokens more than the batch says."""
     from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+    from sglang.srt.layers.cp.utils import get_cp_strategy, is_cp_active
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
     class WindowAttention(AttentionBackend):  # type: ignore[misc]  # its base is untyped where the engine is not installed
@@ -67,7 +73,15 @@ def _backend(runner: Any, *, ahead: int = 0) -> Any:
             if batch.forward_mode.is_target_verify():
                 drafts = batch.spec_info.draft_token_num
                 return self._forward(q, k, v, layer, batch, save_kv_cache, [drafts] * len(batch.seq_lens), more=drafts)
-            return self._forward(q, k, v, layer, batch, save_kv_cache, batch.extend_seq_lens.tolist())
+            lengths = batch.extend_seq_lens.tolist()
+            if is_cp_active(batch):
+                strategy = get_cp_strategy()
+                strategy.materialize_full_kv(batch, layer, k, v, swa_loc=self.written)
+                queries = strategy.gather_kv_cache(q.reshape(len(q), -1), batch)
+                rows = self._forward(queries, k, v, layer, batch, False, lengths)
+                mine: Tensor = strategy.shard_hidden_states(rows, batch)
+                return mine
+            return self._forward(q, k, v, layer, batch, save_kv_cache, lengths)
 
         def forward_decode(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save_kv_cache: bool = True) -> Tensor:
             return self._forward(q, k, v, layer, batch, save_kv_cache, [1] * len(batch.seq_lens), more=ahead)
