@@ -51,6 +51,7 @@ class Served:
         ranks: RankAgreement | None = None,
         before: Served | None = None,
         weights: str | None = "1",
+        has_stages: bool = False,
     ) -> None:
         self.kind = kind
         self.has_states, slots = kind.endswith("states"), (PAGES + 1) * SIZE
@@ -105,6 +106,7 @@ class Served:
             write_policy=write_policy,
             lanes=lanes,
             ranks=ranks,
+            has_stages=has_stages,
         )
         model = Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0)
         self.store: KeptStore = (

@@ -22,6 +22,7 @@ from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point
+from unified_tree.declare.page_format import Shard
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
@@ -56,16 +57,22 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
         arguments, params = context.server_args, context.params
-        if getattr(params, "pp_size", 1) > 1:
+        self._stages: int = getattr(params, "pp_size", 1)
+        has_divided_tokens = getattr(params, "attn_cp_size", 1) > 1 or getattr(arguments, "dcp_size", 1) > 1
+        if self._stages > 1 and (context.is_hybrid_ssm or has_divided_tokens):
             raise ConfigurationError(
-                "the host tier runs with tensor and context parallelism, not with pipeline parallelism; "
+                "the host tier does not run with pipeline stages together with recurrent states or context parallelism; "
                 "leave --enable-hierarchical-cache out"
             )
         self._group = params.tp_cache_group  # of all ranks that serve the same requests
+        if self._stages > 1:
+            self._group = over_stages(self._group, params.pp_cache_group)
         self._watch = watch
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
         self._ranks = RankParts.of(context.tp_rank, context.tp_size, copies=params.attn_cp_size, division=arguments.dcp_size)
+        stage, own = params.pp_rank if self._stages > 1 else 0, self._ranks.own
+        self._part = Shard(stage * own.count + own.index, self._stages * own.count)
         self._tensors = engine_tensors(
             params.token_to_kv_pool_allocator.get_kvcache(),
             params.req_to_token_pool,
@@ -81,6 +88,7 @@ class TierBuilder:
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
         self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
         self._memory: dict[str, HostPool] = {}
+        self._page_counts: dict[str, int] = {}
         self._model: Composition | None = None
         first_weights = weights_version(arguments.model_path, arguments.weight_version)
         draft = arguments.speculative_draft_model_path if DRAFT in self._tensors else None
@@ -108,9 +116,15 @@ class TierBuilder:
         return [*(replace(component, format=self._tensors[component.name].format) for component in components), *sharers]
 
     def page_counts(self, components: Sequence[Component], pools: DevicePools) -> dict[str, int]:
-        """The host pages of each component."""
-        device_pages = {component.name: pools.page_count(component.shares or component.name) for component in components}
-        return self._host.page_counts(device_pages, {component.name: component.page_bytes for component in components})
+        """The host pages of each component, the same on all ranks, which first call this at the same point.
+
+        Raises ConfigurationError where pipeline stages have other components.
+        """
+        if not self._page_counts:
+            device_pages = {component.name: pools.page_count(component.shares or component.name) for component in components}
+            counts = self._host.page_counts(device_pages, {component.name: component.page_bytes for component in components})
+            self._page_counts = least_of_all(self._group, counts) if self._stages > 1 else counts
+        return self._page_counts
 
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
         """The tiers of a new tree, whose copies these count; those of the tree before are closed.
@@ -138,7 +152,8 @@ class TierBuilder:
             write_policy=self._write_policy,
             counters=counters,
             lanes=self._lanes,
-            ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),
+            ranks=self._agreement(),
+            has_stages=self._stages > 1,
         )
         self.store.follow(tiers)
         logger.info(
@@ -148,6 +163,16 @@ class TierBuilder:
             self.store.state,
         )
         return tiers
+
+    def _agreement(self) -> RankAgreement:
+        """The agreement for a new tree. Stages that lie behind one another must not wait to make a group for it: a flush
+        reaches the next stage when it has ended in the one before."""
+        if self._stages == 1:
+            return rank_agreement(self._group, self._settings.rank_timeout_s, self._watch)
+        from unified_tree.controllers.ranks import DistributedConsensus
+
+        assert self._group is not None, "of all stages"
+        return MultiRank(DistributedConsensus(self._group, timeout_s=self._settings.rank_timeout_s))
 
     def open_store(self, given: str | None, prefetch_mode: str | None, write_policy: str | None) -> str:
         """Open a store behind the tiers of the tree that serves, or on no rank; returns its state in words.
@@ -161,6 +186,8 @@ class TierBuilder:
         Raises ConfigurationError and StorageError.
         """
         error: ConfigurationError | StorageError | None = None
+        if self._stages > 1:
+            raise ConfigurationError("pipeline stages cannot agree on a store while they serve; name it at the start")
         try:
             settings = self._store_settings(given, write_policy)
             self.store.open(settings, prefetch_mode or self._arguments.hicache_storage_prefetch_policy)
@@ -203,7 +230,7 @@ class TierBuilder:
             self._model,
             memory=self._memory,
             weights_version="",  # `KeptStore` says it each time that the store goes on
-            options=store.options_for(self._ranks.own),
+            options=store.options_for(self._part),
             prefetch=store.prefetch_policy(prefetch_mode),
         )
 
@@ -231,6 +258,41 @@ def copy_lanes(context: Any, tensors: Mapping[str, EngineTensors], settings: Set
     from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
     return cuda_lanes(device, fences=[context.tp_worker.model_runner.forward_stream])
+
+
+def over_stages(peers: ProcessGroup, stages: ProcessGroup) -> ProcessGroup:
+    """A gloo group of the ranks that serve the same requests in all pipeline stages. All of them call this at the same point.
+
+    Args:
+        peers: those of this rank's stage.
+        stages: the ranks at this rank's place in each stage.
+    """
+    import torch.distributed
+
+    own = torch.distributed.get_rank()
+    of_stage = torch.distributed.get_process_group_ranks(peers)
+    at_place = torch.distributed.get_process_group_ranks(stages)
+    ranks = sorted(peer + place - own for peer in of_stage for place in at_place)
+    made: ProcessGroup = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return made
+
+
+def least_of_all(group: ProcessGroup | None, counts: Mapping[str, int]) -> dict[str, int]:
+    """The least that any rank of a group counts of each component. All ranks call this at the same point.
+
+    Raises ConfigurationError where ranks have other components.
+    """
+    import torch.distributed
+
+    assert group is not None, "of several ranks"
+    found: list[Any] = [None] * group.size()
+    torch.distributed.all_gather_object(found, dict(counts), group)
+    if any(each.keys() != counts.keys() for each in found):
+        raise ConfigurationError(
+            f"the host tier needs layers of the same kinds in each pipeline stage, not {' and '.join(map(str, found))}; "
+            "leave --enable-hierarchical-cache out"
+        )
+    return {name: min(each[name] for each in found) for name in counts}
 
 
 def agreed_name(group: ProcessGroup | None) -> str:

@@ -179,6 +179,11 @@ def _attention(
         pools: of one kind, whose layers follow one another.
         context: the slots of a page that they keep; of index keys they keep all.
     """
+    if not layer_ids:
+        raise ConfigurationError(
+            f"{component}: this pipeline stage has no layer of it, which the host tier needs; leave "
+            "--enable-hierarchical-cache out"
+        )
     kinds = {type(pool).__name__ for pool in pools}
     kind = type(pools[0]).__name__
     is_one = len(kinds) == 1 and getattr(pools[0], "index_kpool", 1) == 1

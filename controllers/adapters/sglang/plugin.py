@@ -33,7 +33,7 @@ def build(context: Any) -> Any:
     """The cache for a model, as SGLang describes it. Raises ConfigurationError for what the backend cannot do."""
     check_version(version("sglang"))
     from sglang.srt.mem_cache.registry import default_radix_cache_factory
-    from sglang.srt.runtime_context import get_lora, mamba_checkpoint_grid
+    from sglang.srt.runtime_context import get_lora, get_parallel, mamba_checkpoint_grid
 
     refuse(flag_refusals(context.server_args))  # first, for disaggregation disables the cache of a decode server
     if context.disable_radix_cache:
@@ -48,7 +48,10 @@ def build(context: Any) -> Any:
     from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
 
+    is_first = context.tp_rank == 0 and context.params.pp_rank == 0
+    context = among_peers(context, get_parallel())
     settings, params = Settings.read(), context.params
+    tells = context.tp_rank == 0 and params.pp_rank == 0  # its peers would say the same
     check_flags(
         settings,
         is_hierarchical=context.enable_hierarchical_cache,
@@ -69,9 +72,9 @@ def build(context: Any) -> Any:
         infers=settings.infer_sessions,
         tenants=settings.tenants,
         arrives=mode == "decode",
-        misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
-        inspector=settings.inspector if context.tp_rank == 0 else None,
-        observers=open_observers(settings.observers) if context.tp_rank == 0 else (),
+        misses=settings.misses if tells else replace(settings.misses, log_s=0),
+        inspector=settings.inspector if tells else None,
+        observers=open_observers(settings.observers) if is_first else (),
     )
     if cache.observation.page is not None:
         call_when_idle(cache.observation.step)
@@ -83,6 +86,18 @@ def build(context: Any) -> Any:
         keep_drafts()
         watch_weights()
     return cache
+
+
+def among_peers(context: Any, parallel: Any) -> Any:
+    """SGLang's description, where rank and size are those among the ranks that serve the same requests and divide their heads:
+    with data-parallel attention a group of the tensor-parallel ranks.
+
+    Args:
+        parallel: SGLang's description of all ranks.
+    """
+    if not parallel.attn_dp_enabled:
+        return context
+    return replace(context, tp_rank=parallel.attn_tp_rank, tp_size=parallel.attn_tp_size)
 
 
 def refuse(reasons: list[str]) -> None:

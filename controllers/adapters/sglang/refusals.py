@@ -96,8 +96,6 @@ REFUSED_FLAGS = (
     RefusedFlag("--enable-kv-cache-sharding", "enable_kv_cache_sharding", (True,), OWN_TREE),
     RefusedFlag("--enable-dsa-cache-layer-split", "enable_dsa_cache_layer_split", (True,), NEVER_RUN),
     RefusedFlag("--enable-encoder-swa-bounded-replay", "enable_encoder_swa_bounded_replay", (True,), NEVER_RUN),
-    RefusedFlag("--enable-dp-attention", "enable_dp_attention", (True,), NEVER_RUN),
-    RefusedFlag("--attn-dp-size", "attn_dp_size", None, NEVER_RUN, 1),
 )
 """Options that SGLang would take and this cache would leave without effect, that were never run with it, or that end SGLang's
 start with a message that does not name this cache."""
@@ -109,6 +107,8 @@ DISAGGREGATED = (
     RefusedFlag("--enable-lora", "enable_lora", (True,), NOT_SO),
     RefusedFlag("--speculative-algorithm", "speculative_algorithm", None, NOT_SO),
     RefusedFlag("--pp-size", "pp_size", None, NOT_SO, 1),
+    RefusedFlag("--enable-dp-attention", "enable_dp_attention", (True,), NOT_SO),
+    RefusedFlag("--attn-dp-size", "attn_dp_size", None, NOT_SO, 1),
     RefusedFlag("--dcp-size", "dcp_size", None, NOT_SO, 1),
     RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_SO, 1),
     RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_SO),
@@ -132,10 +132,22 @@ DECODE_SERVER = (
 )
 """Options that are refused on a decode server alone."""
 
+NOT_DIVIDED = "it was never run with this cache and data-parallel attention"
+DATA_PARALLEL_ATTENTION = (
+    RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_DIVIDED, 1),
+    RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_DIVIDED),
+    RefusedFlag("--dcp-size", "dcp_size", None, NOT_DIVIDED, 1),
+    RefusedFlag("--pp-size", "pp_size", None, NOT_DIVIDED, 1),
+    RefusedFlag("--elastic-ep-backend", "elastic_ep_backend", ("mooncake", "nixl"), NOT_DIVIDED),
+)
+"""Options that are refused where groups of ranks attend to requests of their own."""
+
 
 def flag_refusals(arguments: Any) -> list[str]:
     """Which of SGLang's arguments are refused, each a noun in words."""
     found = [refusal for flag in REFUSED_FLAGS if (refusal := flag.refusal(arguments)) is not None]
+    if arguments.attn_dp_size != 1 or arguments.enable_dp_attention:
+        found += [refusal for flag in DATA_PARALLEL_ATTENTION if (refusal := flag.refusal(arguments)) is not None]
     mode = arguments.disaggregation_mode
     if mode in ("prefill", "decode"):
         found += [refusal for flag in DISAGGREGATED if (refusal := flag.refusal(arguments)) is not None]

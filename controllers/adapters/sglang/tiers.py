@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.adapters.sglang.device_pools import STATE, WINDOW
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
 from unified_tree.controllers.adapters.sglang.engine_tensors import last_layer
+from unified_tree.controllers.adapters.sglang.settled_engine import SettledEngine
 from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.controllers.transfer_engines.transfer import TransferEngine
     from unified_tree.declare.keys import Key
     from unified_tree.declare.page_format import PageFormat
     from unified_tree.misses.causes import StoreLoss
@@ -140,6 +142,8 @@ class Tiers:
         lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
         counters: of the cache.
+        has_stages: some of the ranks are in other stages of a pipeline. Then ranks agree on what the store has alone; copies
+            end for all of them at the same calls, see `SettledEngine`.
 
     Attributes:
         unloaded: why the last load that could not begin did not, as a cause of misses and its detail.
@@ -157,22 +161,27 @@ class Tiers:
         lanes: Mapping[EffectKind, Lane] | None = None,
         ranks: RankAgreement | None = None,
         counters: CacheCounters | None = None,
+        has_stages: bool = False,
     ) -> None:
         self._tree = tree
         self.counters = counters or CacheCounters()
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
         movers = {name: EngineMover(found, pools.names(found.shares or name), host[name]) for name, found in tensors.items()}
-        engine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
+        engine: TransferEngine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
+        if has_stages:
+            engine = SettledEngine(engine)
         counts = {name: pool.page_count for name, pool in host.items()}
         tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
-        self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
+        agreement = SingleRank() if has_stages else self._ranks
+        self.controller = HybridCacheController(tree, device, tier, self.counters, agreement)
         device.finish_copy = self.controller.finish_one
         self._starting: dict[Boundary, Load] = {}
         self.unloaded = NO_ROOM
         self._batch: list[Load] = []
         self._open: list[Load] = []
-        self._has_states = STATE in formats
+        self._has_stages = has_stages
+        self._loads_first = has_stages or STATE in formats
         self._last_layer = last_layer(tensors)
         self._last_of_all = max(found.layer_ids[-1] for found in formats.values())
         self.storage: StorageController | None = None
@@ -244,16 +253,17 @@ class Tiers:
     def start_batch(self) -> list[Load]:
         """Submit the copies of the loads that were begun since the last batch; those that its layers must wait for.
 
-        A recurrent state is copied before the first layer runs, so a model with states waits here for its loads.
+        A recurrent state is copied before the first layer runs, so a model with states waits here for its loads. So do stages
+        of a pipeline, whose trees must have them at the same call.
         """
         loads = [load for load in self._batch if load.error is not None or not load.is_released]
         self._batch = []
         self.controller.submit()
-        for load in loads if self._has_states else ():
+        for load in loads if self._loads_first else ():
             self.controller.wait(load)
             if load.error is not None:
                 raise TransferError(load.error)
-        return [] if self._has_states else loads
+        return [] if self._loads_first else loads
 
     def wait_layer(self, load: Load, layer: int) -> None:
         """Return when the pages of one layer have been loaded, or if no request waits for them. Raises TransferError if it
@@ -262,12 +272,14 @@ class Tiers:
             self.controller.wait_layer(load, layer if layer < self._last_layer else self._last_of_all)
 
     def poll(self) -> None:
-        """Apply what has ended, and start what is due. Never blocks."""
+        """Apply what has ended, and start what is due. Never blocks, but in pipeline stages."""
         self.controller.poll()
         if self._tree.state.rooms:
             self.controller.host.hold_caps()
         self._open = [load for load in self._open if not (load.has_ended or load.is_released)]
         if self.storage is not None:
+            if self._has_stages:
+                self._ranks.tick()
             self.storage.poll()
 
     def prefetch(self, request: Hashable, key: Key) -> bool:

@@ -66,7 +66,7 @@ INTERFACE = Interface(
         f"{MEMORY}/kv_cache_builder.py": ("maybe_register_hicache_draft",),
         f"{MEMORY}/registry.py": ("register_radix_cache_backend", "default_radix_cache_factory"),
         "sglang/srt/disaggregation/kv_events.py": ("kv_event_namespace_seed", "namespaced_block_hash"),
-        "sglang/srt/runtime_context.py": ("get_lora", "mamba_checkpoint_grid"),
+        "sglang/srt/runtime_context.py": ("get_lora", "get_parallel", "mamba_checkpoint_grid"),
     },
     base="BasePrefixCache",
     extended=frozenset(("BasePrefixCache",)),

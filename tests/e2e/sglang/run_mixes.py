@@ -110,6 +110,10 @@ def served(
         engine |= {"attn_cp_size": options.cp, "enable_prefill_cp": True, "cp_strategy": "zigzag"}
     if options.pp > 1:
         engine["pp_size"] = options.pp
+    if options.dp > 1:
+        tokens = int(str(engine["max_total_tokens"])) // options.dp  # of each group, which serves so many fewer requests
+        engine |= {"attn_dp_size": options.dp, "load_balance_method": "round_robin", "max_total_tokens": tokens}
+        engine["attention_backend"] = "cpu_windows"  # fills a step up with rows of no request, which `torch_native` cannot
     mix = {**case.mix, "aborts": not options.no_aborts}
     if not cache.engine.get("radix_cache_backend"):
         mix.pop("sessions", None)  # other caches are given the whole prompts
@@ -128,9 +132,9 @@ def served(
     if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
         cores = os.cpu_count() or 1
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % cores) for rank in range(ranks))
-    if options.tp > 1 and cache.is_ours:
+    if ranks > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
-        for rank in range(options.tp):
+        for rank in range(ranks):
             Path(f"{environment['SGLANG_TREE_DIGEST']}.{rank}").unlink(missing_ok=True)
     result.unlink(missing_ok=True)
     run = Run(case, cache, turn)
@@ -140,16 +144,22 @@ def served(
     else:
         run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
     if "SGLANG_TREE_DIGEST" in environment and result.exists():
-        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), options.tp)
+        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), ranks, options.tp, options.dp)
     return run
 
 
-def differing_trees(path: Path, ranks: int) -> list[str]:
-    """The ranks whose trees, of which each emptying left a digest, are not those of rank 0."""
+def differing_trees(path: Path, ranks: int, ranks_a_stage: int, groups: int) -> list[str]:
+    """The ranks whose trees, of which each emptying left a digest, are not those of the first that serves the same requests.
+
+    Args:
+        groups: of neighbouring ranks of each stage that serve requests of their own.
+    """
     texts = [Path(f"{path}.{rank}").read_text().splitlines() for rank in range(ranks)]
-    if not texts[0]:
+    if not all(texts):
         return ["no digest of a tree"]
-    return [f"the tree of rank {rank} is not that of rank 0" for rank, text in enumerate(texts) if text != texts[0]]
+    peers = ranks_a_stage // groups
+    first = [texts[rank % ranks_a_stage // peers * peers] for rank in range(ranks)]
+    return [f"the tree of rank {rank} is not that of its peers" for rank in range(ranks) if texts[rank] != first[rank]]
 
 
 def base_environment(work: Path, source: Path | None) -> dict[str, str]:
@@ -252,6 +262,7 @@ def main() -> int:
     parser.add_argument("--tp", type=int, default=1, help="ranks, joined by gloo")
     parser.add_argument("--cp", type=int, default=1, help="of those ranks, how many divide the tokens of a prefill")
     parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
+    parser.add_argument("--dp", type=int, default=1, help="groups of the ranks that attend to requests of their own")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "unified-tree-tiny-models")
     parser.add_argument("--work", type=Path, help="where specs, logs and results are kept; a new folder if left out")

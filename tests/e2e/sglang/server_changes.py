@@ -2,7 +2,9 @@
 
 `python server_changes.py --source ../../.. --rounds 200 --seed 0`, run by the engine's python. Two models of one shape take
 turns, by updates from disk and from tensors, with a label or none, that flush or do not; a flush comes then before the next
-request. Between them requests, flushes, and the store detached, attached and cleared.
+request. Between them requests, flushes, and the store detached, attached and cleared. With `--dp 2` two ranks attend to
+requests of their own (data-parallel attention, which SGLang's Llama has not); with `--pp 2` two pipeline stages keep one store
+while they serve.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ KEY = "secret"
 
 
 class AdminClient(Client):
-    """With the key that SGLang asks for where a store is attached or detached."""
+    """With the key that SGLang asks for where a store is attached or detached.
+
+    Args:
+        ranks: of the server's, each of which is given the weights.
+    """
+
+    def __init__(self, address: str, ranks: int) -> None:
+        super().__init__(address)
+        self._ranks = ranks
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer of an address."""
@@ -54,7 +64,7 @@ class AdminClient(Client):
             answers.append(
                 self.post(
                     "/update_weights_from_tensor",
-                    serialized_named_tensors=[base64.b64encode(data).decode()],
+                    serialized_named_tensors=[base64.b64encode(data).decode()] * self._ranks,
                     weight_version=label,
                     flush_cache=flush and part == in_parts - 1,
                 )
@@ -67,9 +77,19 @@ class Changes:
 
     Args:
         wanted: by model, what each prompt is answered without a cache.
+        keeps_store: the store is neither attached nor detached.
     """
 
-    def __init__(self, client: AdminClient, draw: random.Random, prompts: list[list[int]], wanted: dict[Path, Any]) -> None:
+    def __init__(
+        self,
+        client: AdminClient,
+        draw: random.Random,
+        prompts: list[list[int]],
+        wanted: dict[Path, Any],
+        *,
+        keeps_store: bool = False,
+    ) -> None:
+        self.keeps_store = keeps_store
         self.client, self.draw, self.prompts, self.wanted = client, draw, prompts, wanted
         self.model = next(iter(wanted))
         self.has_store = True
@@ -128,7 +148,8 @@ class Changes:
     def round(self) -> None:
         """One of them."""
         kinds = [self.ask, self.flush, self.update, self.fail, self.detach, self.attach, self.clear]
-        kind = self.draw.choices(kinds, (12, 4, 3, 1, 1, 2, 1))[0]
+        weights = (12, 4, 3, 1, *((0, 0) if self.keeps_store else (1, 2)), 1)
+        kind = self.draw.choices(kinds, weights)[0]
         self.done[kind.__name__] += 1
         kind()
 
@@ -138,9 +159,12 @@ def main() -> int:
     parser = options_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dp", type=int, default=1, help="ranks that attend to requests of their own")
+    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
     options: argparse.Namespace = parser.parse_args()
     work: Path = prepared(options)
-    models = [saved_model(options.models, seed=seed) for seed in (2, 3)]
+    divided: dict[str, Any] = {} if options.dp == 1 else {"attention_backend": "cpu_windows"}
+    models = [saved_model(options.models, name="mellum" if divided else "llama", seed=seed) for seed in (2, 3)]
     draw = random.Random(options.seed)
     heads = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (64, 150, 300)]
     prompts = [draw.choice(heads) + [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 60))] for _ in range(24)]
@@ -150,7 +174,7 @@ def main() -> int:
     if answers.exists():
         wanted = {Path(name): found for name, found in json.loads(answers.read_text()).items()}
     for model in models if not wanted else ():
-        server, address = started(model, none, work, options)
+        server, address = started(model, none, work, options, **divided)
         try:
             wanted[model], _ = Client(address).ask(prompts)
         finally:
@@ -160,8 +184,11 @@ def main() -> int:
     store = {"engine": "file", "directory": str(work / "files"), "capacity_bytes": 1 << 28, "prefetch": {"min_tokens": 8}}
     config = {**HOST, "store": {**store, "weights_version": "run"}, "inspector": {"port": 0}}
     cache = Cache(name="ours+named", engine={**STORE, "admin_api_key": KEY, "enable_metrics": True}, config=config)
-    server, address = started(models[0], cache, work, options, max_total_tokens=1500, hicache_ratio=2.0)
-    changes = Changes(AdminClient(address), draw, prompts, wanted)
+    if divided:  # by the older of SGLang's two spellings
+        divided |= {"enable_dp_attention": True, "dp_size": options.dp, "load_balance_method": "round_robin"}
+    more = {"max_total_tokens": 1500, "hicache_ratio": 2.0, **divided}
+    server, address = started(models[0], cache, work, options, ranks=options.dp, stages=options.pp, **more)
+    changes = Changes(AdminClient(address, options.dp), draw, prompts, wanted, keeps_store=options.pp > 1)
     try:
         for number in range(options.rounds):
             try:

@@ -30,9 +30,9 @@ THRESHOLD = 1e-4
 """Of the divergence between logprobs with and without hits; SGLang's own tests allow more."""
 
 
-def saved_model(models: Path, *, seed: int = 2) -> Path:
+def saved_model(models: Path, *, name: str = "llama", seed: int = 2) -> Path:
     """The model with its tokenizer."""
-    folder = tiny_models.saved("llama", models, seed=seed, vocab_size=VOCABULARY)
+    folder = tiny_models.saved(name, models, seed=seed, vocab_size=VOCABULARY)
     if not (folder / "tokenizer.json").exists():
         import transformers
         from tokenizers import Regex, Tokenizer
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 def started(
-    model: Path, cache: Cache, work: Path, options: argparse.Namespace, *, ranks: int = 1, **more: object
+    model: Path, cache: Cache, work: Path, options: argparse.Namespace, *, ranks: int = 1, stages: int = 1, **more: object
 ) -> tuple[subprocess.Popen[bytes], str]:
     """A server that answers, and its address; `more` are arguments of SGLang."""
     port = free_port()
@@ -84,9 +84,9 @@ def started(
         "PYTHONPATH": plugin_path.joined(work, options.source),
         CONFIG_VARIABLE: json.dumps(cache.settings(work / "files")),
     }
-    if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
-        command += ["--tp-size", str(ranks)]
-        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
+    if ranks * stages > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        command += ["--tp-size", str(ranks), "--pp-size", str(stages)]
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks * stages))
     log = (work / f"server.{cache.name}.log").open("wb")
     server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     address = f"http://127.0.0.1:{port}"

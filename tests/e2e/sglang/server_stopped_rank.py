@@ -91,7 +91,7 @@ def main() -> int:
     [cache] = chosen([options.cache])
     failed = 0
     for how in (signal.SIGSTOP, signal.SIGKILL):
-        arguments: dict[str, object] = {"watchdog_timeout": WATCHDOG_S}
+        arguments = {"watchdog_timeout": WATCHDOG_S}
         process = 0
         folder = work / how.name
         folder.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ import pytest
 from sglang_flags import FLAGS, MEANINGS
 
 from unified_tree.controllers.adapters.sglang.refusals import (
+    DATA_PARALLEL_ATTENTION,
     DECODE_SERVER,
     DISAGGREGATED,
     REFUSED_FLAGS,
@@ -21,10 +22,11 @@ from unified_tree.controllers.adapters.sglang.refusals import (
 
 RECORD = Path(__file__).parents[3] / "e2e" / "sglang" / "contract.json"
 GROUPS = ("Disagg", "ExecMamba", "Lora", "Memory", "Parallel", "Schedule")
+ALL = (*REFUSED_FLAGS, *DISAGGREGATED, *DECODE_SERVER, *DATA_PARALLEL_ATTENTION)
 READ_TOO = {"radix_eviction_policy"}
 """Of refused options: other values are read."""
 DEFAULTS = {
-    **{flag.field: flag.allowed if flag.values is None else None for flag in (*REFUSED_FLAGS, *DISAGGREGATED, *DECODE_SERVER)},
+    **{flag.field: flag.allowed if flag.values is None else None for flag in ALL},
     "disaggregation_mode": "null",
     "disaggregation_decode_enable_radix_cache": False,
 }
@@ -49,7 +51,7 @@ def test_every_option_has_a_meaning() -> None:
 def test_no_default_is_refused() -> None:
     """An option that may only have its default is not refused where it is left out."""
     defaults = {**recorded(), "speculative_algorithm": "None"}
-    for flag in (*REFUSED_FLAGS, *DISAGGREGATED, *DECODE_SERVER):
+    for flag in ALL:
         if flag.values is None:
             assert defaults.get(flag.field) == repr(flag.allowed), flag.flag
         else:
@@ -73,6 +75,15 @@ def test_an_option_may_be_refused_only_with_servers_of_their_own(flag: RefusedFl
         assert flag_refusals(SimpleNamespace(**apart)) == []
         [reason] = flag_refusals(SimpleNamespace(**{**apart, flag.field: value}))
         assert reason.startswith(flag.flag)
+
+
+@pytest.mark.parametrize("given", [{"attn_dp_size": 2}, {"enable_dp_attention": True}], ids=lambda given: next(iter(given)))
+@pytest.mark.parametrize("flag", DATA_PARALLEL_ATTENTION, ids=lambda flag: flag.flag)
+def test_an_option_is_refused_with_data_parallel_attention(flag: RefusedFlag, given: dict[str, object]) -> None:
+    assert flag_refusals(SimpleNamespace(**{**DEFAULTS, **given})) == []
+    value = flag.values[0] if flag.values else 2
+    reasons = flag_refusals(SimpleNamespace(**{**DEFAULTS, **given, flag.field: value}))
+    assert any(flag.flag in reason and "data-parallel attention" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("flag", DECODE_SERVER, ids=lambda flag: flag.flag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from sglang_allocators import fake_pool
 
 from unified_tree import ConfigurationError
-from unified_tree.controllers.adapters.sglang.plugin import TESTED_VERSIONS, check_version, refusals, refuse
+from unified_tree.controllers.adapters.sglang.plugin import TESTED_VERSIONS, among_peers, check_version, refusals, refuse
 from unified_tree.controllers.adapters.sglang.refusals import REFUSED_FLAGS, RefusedFlag, flag_refusals
 
 
@@ -69,6 +70,25 @@ def test_what_is_not_supported_is_refused_in_words(given: dict[str, Any], reason
     assert refusals(context(**given)) == [reason]
 
 
+@dataclass
+class Description:
+    """What of SGLang's description says where a rank is."""
+
+    tp_rank: int
+    tp_size: int
+
+
+def test_ranks_of_other_requests_are_no_peers() -> None:
+    """Of four tensor-parallel ranks in two groups of data-parallel attention, two divide the heads."""
+    found = []
+    for rank in range(4):
+        parallel = SimpleNamespace(attn_dp_enabled=True, attn_tp_rank=rank % 2, attn_tp_size=2)
+        found.append(among_peers(Description(rank, 4), parallel))
+    assert found == [Description(0, 2), Description(1, 2)] * 2
+    parallel = SimpleNamespace(attn_dp_enabled=False, attn_tp_rank=1, attn_tp_size=2)
+    assert among_peers(Description(3, 4), parallel) == Description(3, 4)
+
+
 def test_another_version_is_refused_with_what_to_install() -> None:
     for installed in TESTED_VERSIONS:
         check_version(installed)
@@ -78,7 +98,7 @@ def test_another_version_is_refused_with_what_to_install() -> None:
 
 DEFAULTS = {
     flag.field: flag.allowed if flag.values is None else False if True in flag.values else "default" for flag in REFUSED_FLAGS
-} | {"disaggregation_mode": "null"}
+} | {"disaggregation_mode": "null", "attn_dp_size": 1, "enable_dp_attention": False}
 DOCS = Path(__file__).parents[4] / "docs" / "sglang.md"
 
 

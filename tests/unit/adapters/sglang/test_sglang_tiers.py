@@ -65,6 +65,22 @@ def test_a_load_brings_the_bytes_back(served: Served) -> None:
     served.forget()
 
 
+def test_pipeline_stages_have_their_loads_before_a_batch_runs(lanes: Mapping[EffectKind, Lane] | None) -> None:
+    """While it runs a stage must wait for no other, so that nothing is left to agree on."""
+    served = Served("windows", lanes=lanes, has_stages=True)
+    served.publish()
+    wanted = served.bytes_of(served.tree.match_prefix(Key(TOKENS)).device)
+    served.forget()
+    lock = served.begin()
+    assert lock is not None
+    assert served.tiers.start_batch() == []
+    found = served.tree.match_prefix(Key(TOKENS)).device
+    assert all(torch.equal(a, b) for a, b in zip(served.bytes_of(found), wanted, strict=True))
+    lock.release()
+    served.check_nothing_is_lost()
+    served.tiers.close()
+
+
 def test_too_little_host_memory_names_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unified_tree.controllers.pools.host_memory.host_memory_available", lambda _: 0)
     with pytest.raises(ConfigurationError, match="0 are available; give a smaller --hicache-ratio"):

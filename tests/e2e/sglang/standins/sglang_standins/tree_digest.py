@@ -1,6 +1,6 @@
 """Writes a digest of the tree whenever the cache is emptied, so that the trees of several ranks can be compared.
 
-Off unless SGLANG_TREE_DIGEST names a file; each rank writes its own, which ends in its number.
+Off unless SGLANG_TREE_DIGEST names a file; each rank writes its own, which ends in its number, counted on from stage to stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     def wrapped(cache: Any, context: Any, *_: Any, **__: Any) -> Any:
-        cache.reset = _writing(cache, f"{path}.{context.tp_rank}")
+        cache.reset = _writing(cache, f"{path}.{context.params.pp_rank * context.tp_size + context.tp_rank}")
         return cache
 
     HookRegistry.register("sglang.srt.mem_cache.registry.create_tree_cache", wrapped, HookType.AFTER)

@@ -116,6 +116,10 @@ def _backend(runner: Any, *, ahead: int = 0) -> Any:
         def support_triton(self) -> bool:
             return False
 
+        def get_cpu_graph_seq_len_fill_value(self) -> int:
+            """The length of rows that a step of several data-parallel ranks is filled up with."""
+            return 1
+
     return WindowAttention()
 
 
