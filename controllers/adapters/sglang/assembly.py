@@ -273,8 +273,9 @@ def over_stages(peers: ProcessGroup, stages: ProcessGroup) -> ProcessGroup:
     of_stage = torch.distributed.get_process_group_ranks(peers)
     at_place = torch.distributed.get_process_group_ranks(stages)
     ranks = sorted(peer + place - own for peer in of_stage for place in at_place)
-    made: ProcessGroup = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
-    return made
+    made: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    group: ProcessGroup = made  # this rank is one of them
+    return group
 
 
 def least_of_all(group: ProcessGroup | None, counts: Mapping[str, int]) -> dict[str, int]:
