@@ -528,9 +528,9 @@ def test_the_mixes_of_the_defects_pass_without_them() -> None:
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_the_source_of_a_state_stays_until_the_forward(is_planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    pools = Pools(Case(states=6, running=3, chunk=512))
+    pools = Pools(Case(states=8, running=3, chunk=512))
     scheduler = Scheduler(pools, our_cache(pools, policy="fifo"))
-    for first in range(5):
+    for first in range(7):
         scheduler.submit([first] * 30, 1)
         finish(scheduler)
     if is_planted:
