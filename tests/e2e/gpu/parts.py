@@ -23,7 +23,7 @@ from caches import CONFIG_VARIABLE, HOST, OURS, Cache
 from cases import CASES, Case
 from host_hits import saved_shape
 from imported_engine import ImportedEngine
-from run_mixes import Run, base_environment, compare, last_error, served
+from run_mixes import Run, Serving, base_environment, compare, last_error, served
 from written import written
 
 HERE = Path(__file__).resolve().parent
@@ -217,7 +217,7 @@ class Bench:
         self, case: Case, cache: Cache, *, turn: int = 0, seeds: Iterable[int] = (), is_timed: bool = False, **more: object
     ) -> Run:
         left = self.end - time.monotonic()
-        options = argparse.Namespace(models=self.models, tp=1, pp=1, no_aborts=is_timed, timing=is_timed, timeout=max(1, left))
+        options = Serving(models=self.models, no_aborts=is_timed, timing=is_timed, timeout=max(1, left))
         if left <= 0:
             self.not_reached.append(f"{case.name}, {cache.name}")
             return Run(case, cache, turn)

@@ -13,13 +13,12 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from caches import OURS, Cache
 from cases import Case
 from imported_engine import ImportedEngine
-from run_mixes import base_environment, served
+from run_mixes import Serving, base_environment, served
 
 from unified_tree.components import from_hf_config
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec
@@ -78,7 +77,7 @@ def main() -> int:
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="unified-tree-recorded-"))
     options.models.mkdir(parents=True, exist_ok=True)
-    asked = SimpleNamespace(models=options.models, tp=1, no_aborts=True, timing=False, timeout=options.timeout)
+    asked = Serving(models=options.models, no_aborts=True, timeout=options.timeout)
     imported = ImportedEngine(base_environment(work, options.source))
     head = ("pool", "at once", "requests", "prompt", "reported", "in trace", "possible", "without answers", "replay")
     rows: list[tuple[str, ...]] = [head]
@@ -94,7 +93,7 @@ def main() -> int:
         traces = work / f"{case.name}.traces"
         observers = {RECORD: {"directory": str(traces), "block_tokens": PAGE}}
         cache = Cache(name="recorded", engine=OURS, config={"observers": observers})
-        run = served(case, cache, 0, [options.seed], work, asked, imported)  # type: ignore[arg-type]
+        run = served(case, cache, 0, [options.seed], work, asked, imported)
         if run.trouble:
             print("\n".join(run.trouble))
             return 1

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,13 +81,32 @@ class ServingProcess(Protocol):
         """Serve a spec to its end, or to the end of the time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How an engine is to serve: its ranks by kind of parallelism, and up to how many seconds.
+
+    Attributes:
+        models: where tiny models are saved.
+        timing: measure times, without SGLang's checks.
+    """
+
+    models: Path
+    timeout: float
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    no_aborts: bool = False
+    timing: bool = False
+
+
 def served(
     case: Case,
     cache: Cache,
     turn: int,
     seeds: list[int],
     work: Path,
-    options: argparse.Namespace,
+    options: Serving,
     imported: ServingProcess,
     more: dict[str, object] | None = None,
 ) -> Run:
@@ -273,6 +292,7 @@ def main() -> int:
     work: Path = options.work or Path(tempfile.mkdtemp(prefix="unified-tree-mixes-"))
     for folder in (work, options.models):
         folder.mkdir(parents=True, exist_ok=True)
+    serving = Serving(**{each.name: getattr(options, each.name) for each in fields(Serving)})
     runs: list[Run] = []
     base = base_environment(work, options.source)
     imports: dict[str, ImportedEngine] = {}
@@ -286,7 +306,7 @@ def main() -> int:
         for cache in chosen(options.caches.split(",")):
             start = time.monotonic()
             turn = CASES.index(case) + CACHES.index(cache)
-            run = of_case[cache.name] = served(case, cache, turn, seeds, work, options, imported)
+            run = of_case[cache.name] = served(case, cache, turn, seeds, work, serving, imported)
             runs.append(run)
             reference = next((each for each in of_case.values() if each.mixes), None)
             if "none" in of_case and reference is not None and run is not reference:
