@@ -136,9 +136,9 @@ class PageTables:
         for component in self._layout.sharers:
             if not component.required:
                 there = pages(boundary, component.name).size
-                missing = (there, last) if component.coverage.is_path else (0, last - there)
                 if component.coverage.is_exact and there:
-                    missing = (0, 0)
+                    continue
+                missing = (there, last) if component.coverage.is_path else (0, last - there)
                 if missing[0] < missing[1]:
                     self.missing[component.name] = missing
 

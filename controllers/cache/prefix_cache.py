@@ -483,7 +483,8 @@ class PrefixCache:
     def can_allocate(self, lease: Lease, length_tokens: int, *, without: Sequence[str] = ()) -> bool:
         """Whether every pool has enough free and evictable pages for `allocate` now. Changes nothing.
 
-        An evictable page may have locked descendants; then `allocate` may still raise. Cost: O(components).
+        An evictable page may have locked descendants; then `allocate` may still raise. Pages that `without` gives up are not
+        counted, so in a shared budget `allocate` may succeed where this says no. Cost: O(components).
         """
         state = self._leases.require(lease)
         page_count = self.layout.pages(integer(length_tokens, "length_tokens", LeaseError))

@@ -202,9 +202,9 @@ def test_a_kind_that_gates_would_be_seen() -> None:
 
 
 def one_budget(model: str, optional: str, seed: int) -> tuple[int, int]:
-    """Requests, one at a time, to a cache whose kinds share a budget. What an empty cache of the required kinds alone serves,
-    with a page more for the state that a hit copies, must be served. Returns how many lost an optional kind, and how many were
-    refused.
+    """Serve requests, one at a time, from a cache whose kinds share a budget. It must serve each that an empty cache of the
+    required kinds alone serves, with a page more for the state that a hit copies. Returns how many lost an optional kind, and
+    how many were refused.
     """
     random = Random(seed)
     kinds, page = MODELS[model], random.choice([2, 4])

@@ -57,8 +57,8 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
         arguments, params = context.server_args, context.params
-        self._stages: int = getattr(params, "pp_size", 1)
-        has_divided_tokens = getattr(params, "attn_cp_size", 1) > 1 or getattr(arguments, "dcp_size", 1) > 1
+        self._stages: int = params.pp_size
+        has_divided_tokens = params.attn_cp_size > 1 or arguments.dcp_size > 1
         if self._stages > 1 and (context.is_hybrid_ssm or has_divided_tokens):
             raise ConfigurationError(
                 "the host tier does not run with pipeline stages together with recurrent states or context parallelism; "
@@ -71,8 +71,8 @@ class TierBuilder:
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
         self._ranks = RankParts.of(context.tp_rank, context.tp_size, copies=params.attn_cp_size, division=arguments.dcp_size)
-        stage, own = params.pp_rank if self._stages > 1 else 0, self._ranks.own
-        self._part = Shard(stage * own.count + own.index, self._stages * own.count)
+        own = self._ranks.own
+        self._part = Shard(params.pp_rank * own.count + own.index, self._stages * own.count)
         self._tensors = engine_tensors(
             params.token_to_kv_pool_allocator.get_kvcache(),
             params.req_to_token_pool,

@@ -132,13 +132,13 @@ DECODE_SERVER = (
 )
 """Options that are refused on a decode server alone."""
 
-NOT_DIVIDED = "it was never run with this cache and data-parallel attention"
+NOT_IN_GROUPS = "it was never run with this cache and data-parallel attention"
 DATA_PARALLEL_ATTENTION = (
-    RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_DIVIDED, 1),
-    RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_DIVIDED),
-    RefusedFlag("--dcp-size", "dcp_size", None, NOT_DIVIDED, 1),
-    RefusedFlag("--pp-size", "pp_size", None, NOT_DIVIDED, 1),
-    RefusedFlag("--elastic-ep-backend", "elastic_ep_backend", ("mooncake", "nixl"), NOT_DIVIDED),
+    RefusedFlag("--attn-cp-size", "attn_cp_size", None, NOT_IN_GROUPS, 1),
+    RefusedFlag("--enable-prefill-cp", "enable_prefill_cp", (True,), NOT_IN_GROUPS),
+    RefusedFlag("--dcp-size", "dcp_size", None, NOT_IN_GROUPS, 1),
+    RefusedFlag("--pp-size", "pp_size", None, NOT_IN_GROUPS, 1),
+    RefusedFlag("--elastic-ep-backend", "elastic_ep_backend", ("mooncake", "nixl"), NOT_IN_GROUPS),
 )
 """Options that are refused where groups of ranks attend to requests of their own."""
 

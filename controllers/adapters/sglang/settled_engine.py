@@ -2,7 +2,7 @@
 
 Ranks of one stage agree on what has ended, and may wait for one another at any call. A stage must not: it would wait for the
 next stage in a call that this one makes when the stage has sent on what it computes after its own call. So nothing is agreed on
-here. What was submitted before a call of `poll` has ended when that returns, on each stage by its own waiting.
+here. Copies that were submitted before a call of `poll` have ended when it returns, as each stage waits for its own.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Life:
     plant: Callable[[int], object] | None = None
 
     def on(self, rank: int) -> tuple[Counts, str]:
-        """What one rank did, and its tree in the end. Raises for the first thing that is wrong."""
+        """The counts of a rank, and its tree in the end. Raises at the first error."""
         if self.plant is not None:
             self.plant(rank)
         group = torch.distributed.group.WORLD
@@ -70,7 +70,7 @@ class Life:
                 cache.release_host_resources()
 
     def serve(self, folder: Path) -> Counts:
-        """What every rank did alike. Raises AssertionError for what went wrong on one of them, or differently.
+        """The counts, alike on all ranks. Raises AssertionError if a rank fails, or if ranks differ.
 
         Args:
             folder: an empty one, where the ranks meet.

@@ -158,7 +158,7 @@ def test_ranks_whose_copies_end_at_different_times_agree(tmp_path: Path) -> None
     assert counts.loaded_tokens
 
 
-def agree_with_nobody(rank: int) -> None:
+def agree_alone(rank: int) -> None:
     late(rank)
     assembly.rank_agreement = lambda *_: SingleRank()
 
@@ -185,7 +185,7 @@ def share_pages_with_other_tokens(_: int) -> None:
 @pytest.mark.parametrize(
     ("plant", "seen"),
     [
-        (agree_with_nobody, "the ranks differ"),
+        (agree_alone, "the ranks differ"),
         (have_all_tokens, "out of bounds"),
         (share_pages_with_other_tokens, "full attention reads a wrong page"),
     ],

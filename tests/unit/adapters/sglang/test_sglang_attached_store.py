@@ -38,7 +38,7 @@ class Cache(StoreAnswers):
             served_model_name="model", model_path="model", weight_version="1", dcp_size=1,
         )  # fmt: skip
         params = SimpleNamespace(
-            tp_cache_group=group, attn_tp_cache_group=object(), attn_cp_size=1, page_size=SIZE,
+            tp_cache_group=group, attn_tp_cache_group=object(), attn_cp_size=1, pp_size=1, pp_rank=0, page_size=SIZE,
             token_to_kv_pool_allocator=allocator, req_to_token_pool=None, mtp_draft_device_pools=(),
             sidecar_draft_device_pools=(), mtp_draft_mamba_pools=(),
         )  # fmt: skip

@@ -72,7 +72,7 @@ def test_what_is_not_supported_is_refused_in_words(given: dict[str, Any], reason
 
 @dataclass
 class Description:
-    """What of SGLang's description says where a rank is."""
+    """The fields of SGLang's description that say where a rank is."""
 
     tp_rank: int
     tp_size: int

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline must have alike: their group, and how many pages the host has."""
+"""The stages of a pipeline have one group, and as many host pages."""
 
 from __future__ import annotations
 
