@@ -28,9 +28,9 @@ class LoadCost:
     """A cost model: seconds to load against seconds to compute.
 
     Attributes:
-        bytes_per_s: bandwidth from host to device.
+        bytes_per_s: bandwidth from host to device, of one rank.
         latency_s: of a load, whatever its size.
-        flops_per_s: throughput of a prefill.
+        flops_per_s: throughput of a prefill, of all ranks together.
         min_tokens: never load for fewer tokens than this.
     """
 
