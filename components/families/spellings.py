@@ -37,7 +37,8 @@ def mllama(fields: ConfigFields) -> ConfigFields:
     if fields.list_of(int, "cross_attention_layers"):  # of layers that there are not, some files have numbers, too
         fields.notes.append(
             "cross-attention layers keep an image's KV in the pages of its tokens, which stand in front of the prompt, as in "
-            "SGLang: make their ids from the image, and take no hit that ends among them; vLLM has no class for it"
+            "SGLang: make their ids from the image, and if a hit ends among them, write the rest of its KV; vLLM has no class "
+            "for it"
         )
     return fields
 
