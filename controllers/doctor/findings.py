@@ -210,10 +210,10 @@ def _on_host(host: PoolFigures, device: PoolFigures) -> Iterator[tuple[int, int]
 
 
 def _short(figures: Figures, pool: PoolFigures, tokens: int, short_by: Sequence[tuple[int, int]], what: str) -> Finding:
-    size = "no limit" if pool.total is None else f"{pool.total:,} pages"
+    size = "a pool without a limit" if pool.total is None else f"a pool of {pool.total:,} pages"
     if pool.is_shared:
         size = f"{pool.used:,} pages now, of memory that all pools share"
-    what = f"{what} ({size}, {pool.victims:,} evictions)."
+    what = f"{what} ({size}; {pool.victims:,} evictions)."
     if pool.last_reason:
         what += f" The last one: {pool.last_reason.partition(';')[0]}."
     return _finding(figures, tokens, what, _more(figures, pool, tokens, short_by) + _crowded(figures, pool))
