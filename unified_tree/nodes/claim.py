@@ -2,8 +2,8 @@
 
 A `Claim` is on every node that one session made and no stranger has used since; its owner is that session, or the nearest one
 above all that have used it. A claim is live while a session may go on from its node or from below: it counts the tips at the
-node and the children whose claims are live, as locks count. Above a claimed node, owners are the same or further up, and above
-a node without a claim none has one.
+node and the children whose claims are live, as locks count. All nodes below a claimed node are claimed, too, each by the same
+session or by one below that session.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ FEW_USES: Final = 1
 
 
 def pass_by(state: TreeState, node: Node, claimant: Claimant | None) -> None:
-    """A session, or a prompt without one, uses the path to a node: nodes that strangers had alone are claimed no more.
+    """A session, or a prompt without one, uses the path to a node. Each claim there that is not its own passes to the nearest
+    session above both; if there is none, the claim ends.
 
     Cost: O(1) amortized over the nodes that sessions made, and O(depth of the trees of sessions).
     """
@@ -154,13 +155,14 @@ def _changed(state: TreeState, claim: Claim) -> Claim | None:
 
 
 def supersede_above(state: TreeState, node: Node | None, length: int, later: int, *, has_windows: bool) -> None:
-    """A turn that resumed from `length`, on the path to a node, has saved what the next one resumes from at `later`: windows
-    and states before `length` go first from now on, on both tiers, but for those that were branched from. What it resumed from
-    itself stays a turn longer, since a prompt may step back by a turn.
+    """Demote the states before `length` on the path to a node, on both tiers: they are evicted before others from now on.
+
+    A turn that resumed at `length` has saved a state or window at `later`, where the next turn will resume. What lies at
+    `length` itself stays for one turn more, because the next prompt may leave out the last turn. Values stay that a hint holds,
+    or that more than `FEW_USES` turns have resumed from. The walk ends where another text may go on.
 
     Args:
-        has_windows: whether windows do, too, and not only states.
-
+        has_windows: demote windows, too, except those that `later` needs.
 
     Cost: O(nodes up to the turn before), at most the setting `cost_steps` behind `length`.
     """
