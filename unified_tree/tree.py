@@ -283,10 +283,10 @@ class UnifiedTree:
         return evicting.evict_over_caps(self._state, tier)
 
     def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
-        """The run that saved a window for a boundary has saved one for a later boundary.
+        """Make the window of a boundary the least recently used, because its run has saved one for a later boundary.
 
-        What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
-        only while there is room for it. What the later boundary needs, too, stays as recent as it is.
+        Values stay as they are that a match has used, or that the later boundary needs, too. A prompt that branches off at the
+        boundary finds the window until it is evicted.
 
         Args:
             boundary: of the run's earlier insert; nothing happens if it is gone.

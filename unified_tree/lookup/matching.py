@@ -291,10 +291,12 @@ class _WindowScan:
 def window_gap(
     state: TreeState, node: Node, length: int, component: int, window: Suffix, *, device_only: bool
 ) -> tuple[Node, int] | None:
-    """None if a component has the window before (node, length); else the next length above where it may have one, and its node.
+    """None if a component has all of the window at (node, length); else the next shorter length to try, and its node.
 
-    A gap rules out every length between it and here, for their windows reach back as far. Before it, in the same node, the
-    component has nothing, and only a length that needs nothing is left. Cost: O(nodes of the window).
+    Every length between a missing page and here needs that page, too. Before it the component has nothing in its node. So the
+    next length to try is one in that node whose window is empty, or else the parent's end.
+
+    Cost: O(nodes of the window).
     """
     return _WindowScan(component, window).gap(state, node, length, device_only)
 
@@ -329,10 +331,10 @@ def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> 
 
 
 def use(state: TreeState, found: Match, held: Boundary) -> None:
-    """Count a match that did not touch what it found as a use, now that it is sure. What left the tree since is passed over.
+    """Count a match as a use after it was made without `touch`. Values that have left the tree since are skipped.
 
     Args:
-        held: a boundary on the same key, at least `found.device`, that is locked, or of length zero.
+        held: a locked boundary on the same key, at least as long as `found.device`; or one of length zero.
 
     Cost: as the touch of a match.
     """
@@ -438,8 +440,8 @@ def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
 
 
 def spare_from(state: TreeState, node: Node, length: int) -> int | None:
-    """The start of the deepest node of whose windows (node, length) needs some that are spare, and on device alone. None if it
-    needs none of these. Cost: O(nodes of the windows).
+    """The start of the deepest node with a spare window that a boundary at (node, length) needs and host does not have; None
+    without such a window. Cost: O(nodes of the windows).
     """
     start: int | None = None
     for i, window in state.layout.on_device.windows:

@@ -49,16 +49,16 @@ class Value(Ranked):
         score: a float of the policy's own (the cost-aware policy keeps its rank here).
         policy_state: whatever else a policy keeps; see EvictionPolicy.
         stranded: no boundary needs it.
-        spare: it goes before all that is kept for a boundary: a window beside those that were asked for, or a state just behind
-            another. Who resumes from it keeps it from then on.
+        spare: of all values that are not stranded it is evicted first. It is a window at a length where none was asked for, or
+            a prompt's last state where one a grid step earlier is kept. It is spare until a request resumes from it.
         demoted: a later turn supersedes it, or a hint demoted it; until it is used again.
         holds: of hints that keep it; see Hold.
         copied: all its pages are on the other tier too.
         copying: the open transfers that copy it to the other tier, each different pages.
         locked_by: the receipts that lock this value, by serial number (all but `Path`, which counts).
         was_read: on host: whether any of it was copied back to device, since it is there.
-        run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
-            the component has without a gap on either tier, counted as far as its window reaches.
+        run_pages: of a required window: how many pages before the node's end are on device or host without a gap, those of
+            nodes above included, up to as many as a window has. Kept on the device value, or without one on the host value.
     """
 
     __slots__ = (

@@ -30,12 +30,12 @@ class Pool:
         order: the evictable values, the smallest rank first, which is the next victim unless the policy chooses another. With
             tenants it is empty, and each group has an order of its own in `shares`.
         shares: what groups of namespaces hold of its room, and slot: its place in that room; None without tenants.
-        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked ones; of these those that no
-            boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
-            (`UnifiedTree.settle`).
+        used_pages: pages that the tree holds here. `protected_pages`: those of them that are locked.
+        stranded_pages: those of `used_pages` that no boundary (a length one can resume from) needs; exact only once all nodes
+            are settled (`UnifiedTree.settle`).
         copied_pages: those of values that are on the other tier too.
         evicted_pages: pages that left, ever.
-        unread_pages: on host: of these the ones of values of which nothing was ever copied back.
+        unread_pages: on host: pages that left with values of which no page was ever copied back to the device.
         copied_first: after stranded and spare values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
         weighs_copies: whether the policy's ranks depend on copies.
