@@ -31,7 +31,7 @@ from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
 from unified_tree.declare.keys import Key
 from unified_tree.declare.settings import TreeSettings
-from unified_tree.inputs.arguments import flag, integer, integer_items, is_hashable
+from unified_tree.inputs.arguments import flag, integer, integer_items, is_hashable, request_priority
 from unified_tree.native.chosen import coarse_monotonic_s
 from unified_tree.policies.eviction_policy import PolicyFactory
 from unified_tree.terms.errors import ConfigurationError, LeaseError, UnifiedTreeError
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from unified_tree.declare.tenants import Tenants
     from unified_tree.misses.explain import Explanation
     from unified_tree.terms.results import EvictResult
-
-
-MIN_PRIORITY = -(1 << 63)
 
 
 class PrefixCache:
@@ -214,7 +211,7 @@ class PrefixCache:
             key: the prompt.
             checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt. A
                 length beyond the prompt counts as the prompt's end. With any, nothing is saved at the prompt's end by default.
-            priority: for the policy of that name.
+            priority: for the policy of that name, from -2**53 to 2**53.
             save_output: whether later prompts may continue this one's output, so that states are worth saving there.
             request: the name under which this prompt was prefetched; that prefetch ends here.
             may_load: whether to load state back from host; False after a load has failed, so as not to wait for another.
@@ -237,7 +234,7 @@ class PrefixCache:
             raise LeaseError("the cache is closed; it takes no more requests")
         _check_prompt(key)
         lengths = integer_items(checkpoints, "checkpoints", "a checkpoint", LeaseError)
-        priority = integer(priority, "priority", LeaseError, minimum=MIN_PRIORITY)
+        priority = request_priority(priority, LeaseError)
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
         reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)

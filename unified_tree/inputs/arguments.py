@@ -16,6 +16,7 @@ from unified_tree.terms.errors import UnifiedTreeError
 from unified_tree.terms.tier import Tier
 
 MAX_INTEGER: Final = (1 << 63) - 1
+MAX_PRIORITY: Final = 1 << 53
 MAX_AT_HAND: Final = (1 << 62) - 1
 """What compiled code compares without an object."""
 
@@ -38,6 +39,16 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: in
         raise error(f"{name} must be {minimum} or more, not {_shown(found)}")
     if found > MAX_INTEGER:
         raise error(f"{name} must fit in 63 bits, not {_shown(found)}")
+    return found
+
+
+def request_priority(value: Any, error: type[UnifiedTreeError]) -> int:
+    """`value` as the priority of a request, an int from -2**53 to 2**53, which a float rank holds. Raises `error` for anything
+    else.
+    """
+    found = integer(value, "priority", error, minimum=-MAX_PRIORITY)
+    if found > MAX_PRIORITY:
+        raise error(f"priority must be 2**53 or less, not {_shown(found)}")
     return found
 
 

@@ -7,11 +7,11 @@ Pages that the tree lacks are placed; the rest are collected as duplicates. Then
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.arguments import request_priority
 from unified_tree.inserts.insert_plan import Plan, known_pages, plan_insert
 from unified_tree.nodes.node import Node, Value
 from unified_tree.state.splitting import keep_window, split, split_at
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.inserts.insert_plan import Pages, States
     from unified_tree.state.tree_state import TreeState
-
-MAX_PRIORITY: Final = 1 << 53
 
 
 def insert(
@@ -43,9 +41,6 @@ def insert(
     ends_spare: bool = False,
 ) -> InsertResult:
     """See UnifiedTree.insert; the key and the boundary were checked."""
-    priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
-    if priority > MAX_PRIORITY:
-        raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
     plan = plan_insert(
         state,
         key,
@@ -53,7 +48,7 @@ def insert(
         states,
         after,
         without,
-        priority,
+        request_priority(priority, InsertError),
         repeatable=repeatable,
         keeps_spare=keeps_spare,
         ends_spare=ends_spare,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.inputs.arguments import MAX_PRIORITY
 from unified_tree.inserts.insert_plan import plan_insert
 from unified_tree.inserts.inserting import Insertion
 from unified_tree.nodes.receipt import Receipt
@@ -180,7 +181,7 @@ class RequestRows:
         if state is not None and state.length == end:
             states[STATE] = {end: pools.name_state(state.slot)}
         tokens = key if key.length == end else key.prefix(end)
-        priority: int = req.priority or 0
+        priority = max(-MAX_PRIORITY, min(MAX_PRIORITY, req.priority or 0))  # a client may send any
         known: int = len(req.full_untruncated_fill_ids) - 1  # without the token that was sampled
         goes_on = computed is not None and computed < known and not req.finished()
         plan = plan_insert(

@@ -62,6 +62,17 @@ def test_what_is_no_lease(running: tuple[PrefixCache, Lease], method: str, value
     assert figures(cache, lease) == before
 
 
+@pytest.mark.parametrize("priority", [*NO_INTEGERS[:1], 2.5, 2**53 + 1, -(2**53) - 1, 1 << 60, 1 << 70], ids=short)
+def test_a_priority_that_an_insert_would_refuse_is_refused_at_once(running: tuple[PrefixCache, Lease], priority: Any) -> None:
+    cache, _ = running
+    with pytest.raises(LeaseError, match="priority"):
+        cache.acquire(Key(TOKENS), priority=priority)
+    for most in (2**53, -(2**53)):
+        with cache.acquire(Key(TOKENS), priority=most) as lease:
+            cache.allocate(lease, len(TOKENS))
+            cache.commit(lease, len(TOKENS))
+
+
 @pytest.mark.parametrize("namespace", [3, b"tenant", ["tenant"]], ids=str)
 def test_what_is_no_namespace(running: tuple[PrefixCache, Lease], namespace: Any) -> None:
     cache, lease = running
