@@ -178,7 +178,10 @@ def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int)
     if ranked.urgency == SPARE:
         return whose + SPARE_SAID[component in state.layout.points]
     if ranked.urgency == LEFT:
-        return f"{whose}a later turn supersedes it, a hint demoted it, or only an ended session could go on from it"
+        demoted, ended = "a later turn supersedes it, or a hint demoted it", "only an ended session could go on from it"
+        if isinstance(ranked, Value):
+            return whose + (demoted if ranked.demoted else ended)
+        return f"{whose}{demoted}, or {ended}"
     if ranked.urgency == KEPT:
         return f"{whose}a hint keeps it, and nothing else was left to evict"
     return whose + printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
