@@ -137,7 +137,7 @@ class no_shadow(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._shadow = Unseen(view.settings, [self._window[i] for i in self._gates])
+        self._shadow = Unseen(view.settings, {i: self._window[i] for i in self._gates})
 
 
 class no_settling(HitDensity):

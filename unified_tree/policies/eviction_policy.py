@@ -115,10 +115,10 @@ class EvictionPolicy(ABC):
         """A window or a state was saved at a node's end, on device."""
 
     def locked(self, node: Node) -> None:  # noqa: B027
-        """The path up to a node is locked on device, by a request or a copy; it was not."""
+        """A request or a copy locks the path up to a node's end on device, and what it needs there."""
 
     def unlocked(self, node: Node) -> None:  # noqa: B027
-        """The path up to a node is not locked on device any more."""
+        """One of these locks has ended."""
 
 
 class AdmissionPolicy(EvictionPolicy):

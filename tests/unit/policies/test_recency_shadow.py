@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import BlockBudget, Key, TreeSettings
+from unified_tree import BlockBudget, Key, NodeId, Tier, TreeSettings
 from unified_tree.controllers import HostTier
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.nodes.line import Line
+from unified_tree.nodes.node import Node, Value
 from unified_tree.policies.density.recency_shadow import FIRST_WAIT, LONGER, RecencyShadow, Ring
 
 
@@ -177,7 +178,7 @@ class Shadow:
 
     def __init__(self, room: int, *, states: int | None = None, windows: tuple[int, int] | None = None) -> None:
         given = [(1, states)] if states is not None else [windows] if windows is not None else []
-        self.real = RecencyShadow(TreeSettings(), [tokens for tokens, _ in given])
+        self.real = RecencyShadow(TreeSettings(), {i: tokens for i, (tokens, _) in enumerate(given, 1)})
         self.rings = [self.real.texts, *(gate.ring for gate in self.real.gates)]
         self.rooms = [room, *(held for _, held in given)]
         self.cut()
@@ -205,6 +206,13 @@ class Shadow:
         self.cut()
         return line
 
+    def locked(self, line: Line, length: int) -> Node:
+        """A running request holds so much of it; to be unlocked."""
+        node = Node(NodeId(length), None, b"", length, 2)
+        node.line = line
+        self.real.locked(node)
+        return node
+
     def saved(self, line: Line, length: int) -> None:
         """A boundary of it is saved."""
         self.real.saved(line, length)
@@ -222,7 +230,7 @@ def test_a_text_loses_its_end_first() -> None:
 def test_what_a_running_request_has_goes_after_all_else() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first, 0, 60)
+    shadow.locked(first, 60)
     second, third = shadow.made(30), shadow.made(30)
     assert shadow.held == [100]
     assert [shadow.asked(line, length) for line, length in ((first, 60), (third, 30), (second, 30))] == [60, 30, 10]
@@ -231,23 +239,23 @@ def test_what_a_running_request_has_goes_after_all_else() -> None:
 def test_when_it_has_ended_it_goes_as_any_other() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first, 0, 60)
+    node = shadow.locked(first, 60)
     shadow.made(30)
-    shadow.real.unlocked(first, 0, 60)
+    shadow.real.unlocked(node)
     shadow.made(60)
     assert shadow.asked(first, 60) == 10
 
 
 def test_more_than_there_is_room_for_is_locked() -> None:
     shadow = Shadow(100)
-    lines = [Line(None, -1, 60) for _ in range(4)]
-    for line in lines:
+    nodes = []
+    for line in [Line(None, -1, 60) for _ in range(4)]:
         shadow.real.grew(line, 0, 60, -1, 0)
-        shadow.real.locked(line, 0, 60)
+        nodes.append(shadow.locked(line, 60))
         shadow.cut()
     assert shadow.held == [240]
-    for line in lines:
-        shadow.real.unlocked(line, 0, 60)
+    for node in nodes:
+        shadow.real.unlocked(node)
     shadow.cut()
     assert shadow.held == [100] and not shadow.real._locked
 
@@ -255,10 +263,9 @@ def test_more_than_there_is_room_for_is_locked() -> None:
 def test_a_locked_text_stays_though_others_use_its_beginning() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first, 0, 60)
+    shadow.locked(first, 60)
     fork = shadow.made(30, first, 20)
-    shadow.real.locked(fork, 20, 30)
-    shadow.real.unlocked(fork, 20, 30)
+    shadow.real.unlocked(shadow.locked(fork, 30))
     assert shadow.asked(first, 20) == 20
     for _ in range(3):
         shadow.made(30)
@@ -268,11 +275,40 @@ def test_a_locked_text_stays_though_others_use_its_beginning() -> None:
 def test_the_part_that_a_shorter_request_has_stays_locked() -> None:
     shadow = Shadow(100)
     first = shadow.made(60)
-    shadow.real.locked(first, 0, 60)
-    shadow.real.unlocked(first, 40, 60)
+    shadow.locked(first, 40)
+    shadow.real.unlocked(shadow.locked(first, 60))
     for _ in range(4):
         shadow.made(40)
     assert shadow.asked(first, 60) == 40
+
+
+def test_a_text_that_two_requests_have_stays_until_both_have_ended() -> None:
+    shadow = Shadow(100)
+    first = shadow.made(60)
+    node = shadow.locked(first, 60)
+    shadow.real.locked(node)
+    shadow.real.unlocked(node)
+    shadow.made(60)
+    assert shadow.asked(first, 60) == 60
+    shadow.real.unlocked(node)
+    assert not shadow.real._locked
+
+
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_in_one_budget_what_a_running_request_resumes_from_stays_if_it_is_locked(has_lock: bool) -> None:
+    shadow = Shadow(100, states=9)
+    shadow.real.share(1, [10])
+    shadow.rings = [shadow.real.texts]
+    shadow.rooms = [100]
+    first = shadow.made(40)
+    shadow.saved(first, 40)
+    node = shadow.locked(first, 40)
+    if has_lock:
+        state = Value(node, 1, Tier.DEVICE, b"", 0, 0)
+        state.locks = 1
+        node.set_value(1, Tier.DEVICE, state)
+    shadow.made(60)
+    assert shadow.asked(first, 40, 0) == (40 if has_lock else 0)
 
 
 @pytest.mark.parametrize("kind", [PATHS, STATES])
@@ -282,17 +318,10 @@ def test_the_shadow_locks_what_the_tree_does(kind: str, seed: int) -> None:
     server, draw = Served("density", kind, 1_500, 300), Random(seed)
     cache, shadow, running = server.cache, server.policy._shadow, list[Lease]()
 
-    def locked() -> dict[Line, int]:
-        ends = dict[Line, int]()
-        for node in cache.tree.state.nodes:
-            value = node.device[0]
-            if value is not None and value.locks and node.line is not None:
-                line, end = node.line, node.end
-                while end > node.start:
-                    line = line.owner(end)
-                    ends[line] = max(ends.get(line, 0), end)
-                    end = max(0, line.fork)
-        return ends
+    def locked() -> dict[Node, int]:
+        nodes = [receipt.paths[0].node for receipt in cache.tree.locks.open.values() if receipt.paths]
+        assert all(node.device[0] is not None and node.device[0].locks for node in nodes)
+        return {node: nodes.count(node) for node in nodes}
 
     for at, prompt in enumerate(Texts(seed).traffic(200)):
         lease = cache.acquire(Key(prompt), [])
@@ -361,7 +390,7 @@ def test_a_text_is_held_once_however_often_it_is_used() -> None:
 @pytest.mark.parametrize("listed_uses", [1, 2, 8])
 def test_of_many_uses_of_a_text_some_are_taken_together(listed_uses: int) -> None:
     """None of its tokens is lost or held twice for that."""
-    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), [])
+    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), {})
     line = Line(None, -1, 100)
     shadow.grew(line, 0, 100, -1, 0)
     for length in (*range(90, 0, -7), 100):
@@ -441,7 +470,7 @@ def test_a_window_is_lost_with_the_first_of_its_tokens() -> None:
 )
 def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tuple[str, int, int]], tokens: int) -> None:
     """Against a naive model: the last use of each token. All of a use, or a part of the oldest one, is cut off."""
-    shadow = RecencyShadow(TreeSettings(), [tokens])
+    shadow = RecencyShadow(TreeSettings(), {1: tokens})
     ring = shadow.gates[0].ring
     ring.cut(1 << 40)
     lines = [Line(None, -1, 40) for _ in range(3)]
@@ -472,7 +501,7 @@ def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tu
 
 
 def test_pools_that_share_a_budget_share_its_room() -> None:
-    shadow = RecencyShadow(TreeSettings(), [1, 8])
+    shadow = RecencyShadow(TreeSettings(), {1: 1, 2: 8})
     shadow.share(2, [100, 3])
     first = Line(None, -1, 50)
     shadow.grew(first, 0, 50, -1, 0)

@@ -60,7 +60,7 @@ COUNTED_AGES: Final = 64.0
 USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
 TICK: Final = 2.0**-50
-"""What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
+"""Each tick of a later use adds this share of worth: of two queues' values worth the same, the older goes first."""
 
 UNUSED: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
@@ -109,11 +109,10 @@ class HitDensity(Standard):
         settings, components = view.settings, view.components
         self._is_path = [each.coverage.is_path for each in components]
         self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
-        self._path = next((i for i, each in enumerate(components) if each.coverage.is_path and each.required), 0)
         self._turns = Survival(settings.remembered_turns)
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
-        self._shadow = RecencyShadow(settings, [self._window[i] for i in self._gates])
+        self._shadow = RecencyShadow(settings, {i: self._window[i] for i in self._gates})
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
@@ -175,8 +174,12 @@ class HitDensity(Standard):
         return queue
 
     def worth(self, pool: int, queue: i64, since: i64) -> float:
-        """Tokens hit a tick and token of room that keeping a value of a queue promises that was used at some tick, beside
-        others of its pool; the least goes first. By recency it is that tick. Cost: O(1).
+        """How many tokens are hit for keeping a value, for each tick and token of room; the least goes first. By recency it is
+        the tick of its last use. Cost: O(1).
+
+        Args:
+            pool: values of one pool compare.
+            queue: of the value. since: the tick of its last use.
         """
         if self._by_recency:
             return float(since)
@@ -302,8 +305,8 @@ class HitDensity(Standard):
             self._lost_boundary(value.node)
 
     def _cut_shadow(self, value: Value, *, goes: bool) -> None:
-        """Recency holds no more of a kind than the fuller tier, without a value that goes from the device. It says nothing
-        while the host still has room. Of a budget all kinds are counted in blocks of the device. Cost: O(components).
+        """Cut the shadow to what the fuller tier holds of a kind, without a device value that is about to go; a budget holds
+        blocks of all kinds. Nothing is cut while the host still has room. Cost: O(components).
         """
         i, view, has_budget = value.component, self._view, self._has_budget
         ring = self._rings[i]
@@ -396,22 +399,10 @@ class HitDensity(Standard):
             turn.saved_to = max(turn.saved_to, node.end)
 
     def locked(self, node: Node) -> None:
-        at = node
-        while at.parent is not None and self._locks(at) == 1:  # one that was locked before has more now
-            if at.line is not None:
-                self._shadow.locked(at.line, at.parent.end, at.end)
-            at = at.parent
+        self._shadow.locked(node)
 
     def unlocked(self, node: Node) -> None:
-        at = node
-        while at.parent is not None and not self._locks(at):
-            if at.line is not None:
-                self._shadow.unlocked(at.line, at.parent.end, at.end)
-            at = at.parent
-
-    def _locks(self, node: Node) -> int:
-        value = node.device[self._path]
-        return 0 if value is None else value.locks
+        self._shadow.unlocked(node)
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""

@@ -26,6 +26,7 @@ from unified_tree.policies.density.turns import Session, session_of
 if TYPE_CHECKING:
     from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.line import Line
+    from unified_tree.nodes.node import Node
 
 NEVER: Final[i64] = 1 << 62
 FEWER: Final = 0.001
@@ -72,8 +73,8 @@ class Ring:
         return self._next - 1
 
     def cut(self, amount: i64, before: i64 = NEVER) -> bool:
-        """No more than so much is held from now on; the oldest goes first, but no use from some number on. Returns whether more
-        is held for that. Cost: O(1), amortized over uses.
+        """No more than so much is held from now on; the oldest goes first, but no use from the number `before` on. Returns
+        whether more is still held for that reason. Cost: O(1), amortized over uses.
         """
         self.was_cut = True
         while self.held > amount and self._first < self._next:
@@ -125,6 +126,7 @@ class Gate:
     """A kind of windows, or states, that a boundary needs.
 
     Args:
+        component: by index.
         ring: the amounts of its uses.
         tokens: of a window; 1 for a state.
 
@@ -132,9 +134,10 @@ class Gate:
         ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
     """
 
-    __slots__ = ("_tokens", "ring", "weight")
+    __slots__ = ("_tokens", "component", "ring", "weight")
 
-    def __init__(self, ring: Ring, tokens: int) -> None:
+    def __init__(self, component: int, ring: Ring, tokens: int) -> None:
+        self.component = component
         self.ring = ring
         self.weight: i64 = 1
         self._tokens: i64 = tokens
@@ -198,7 +201,7 @@ class RecencyShadow:
     """What recency would hold, and whether it would hit more.
 
     Args:
-        windows: of each kind of windows that a boundary needs the tokens, 1 for states.
+        windows: of each kind of windows that a boundary needs its component, by index, and tokens; 1 for states.
 
     Attributes:
         texts: what it holds of texts; `gates`: of windows and states.
@@ -207,13 +210,13 @@ class RecencyShadow:
         lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
     """
 
-    def __init__(self, settings: TreeSettings, windows: list[int]) -> None:
+    def __init__(self, settings: TreeSettings, windows: dict[int, int]) -> None:
         self._settings = settings
         size = 2 * settings.remembered_turns
         self.texts = Ring(size)
         self._token_weight: i64 = 1
-        self.gates = [Gate(Ring(size), tokens) for tokens in windows]
-        self._locked: dict[Line, int] = {}  # and up to where
+        self.gates = [Gate(component, Ring(size), tokens) for component, tokens in windows.items()]
+        self._locked: dict[Node, int] = {}  # and how often
         self._oldest_locked: i64 = NEVER  # no locked text has an older use
         self.is_ahead = False
         self.by_recency = 0
@@ -294,9 +297,9 @@ class RecencyShadow:
                 session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
 
     def cut(self, ring: Ring, amount: i64) -> None:
-        """Recency holds no more than so much of a kind, but all that is locked.
+        """Recency holds no more than so much of a kind, except that it keeps all that is locked.
 
-        Cost: O(1) amortized over uses, and O(locked lines) once for each of them while all that is not locked goes by.
+        Cost: O(1) amortized over uses; O(locked nodes) each time that the oldest use left is of a locked text.
         """
         if ring is not self.texts or not self._locked:
             ring.cut(amount)
@@ -305,46 +308,53 @@ class RecencyShadow:
         while ring.cut(amount, self._oldest_locked) and ring.first <= latest:
             self._use_locked(ring.first)
 
-    def locked(self, line: Line, begin: int, end: int) -> None:
-        """The text in [begin, end) is locked, so it goes after all that is not. Cost: O(forks in it, listed_uses)."""
-        while end > begin:
-            if end <= line.fork:
-                line = line.owner(end)
-            if end > self._locked.get(line, 0):
-                self._locked[line] = end
-                self._oldest_locked = min(self._oldest_locked, self._oldest_use(line, end))
-            end = max(0, line.fork)
+    def locked(self, node: Node) -> None:
+        """A text up to a node's end is locked once more, so it goes after all that is not. Cost: O(lines from the root)."""
+        self._locked[node] = self._locked.get(node, 0) + 1
+        self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
 
-    def unlocked(self, line: Line, begin: int, end: int) -> None:
-        """The text in [begin, end) is not locked any more, nor is what comes behind it. Cost: O(forks in it)."""
-        while end > begin:
-            if end <= line.fork:
-                line = line.owner(end)
-            end = max(0, line.fork)
-            if line in self._locked:
-                if begin > end:
-                    self._locked[line] = begin
-                else:
-                    del self._locked[line]
+    def unlocked(self, node: Node) -> None:
+        """One of these locks has ended. Cost: O(1)."""
+        locks = self._locked.pop(node, 0) - 1
+        if locks > 0:
+            self._locked[node] = locks
 
     def _use_locked(self, last: i64) -> None:
-        """Locked texts that were used last by one of the uses up to some number are used anew."""
+        """Locked texts and boundaries of which something was used last by one of the uses up to some number are used anew."""
+        for node in self._locked:
+            if node.line is not None and self._oldest_use(node) <= last:
+                self._used(node.line, node.end, self.texts.use(), 0)
+                if self._locked_boundary(node):
+                    self.saved(node.line, node.end)
         self._oldest_locked = NEVER
-        for line, end in self._locked.items():
-            if self._oldest_use(line, end) <= last:
-                self._used(line, end, self.texts.use(), 0)
-        for line, end in self._locked.items():
-            self._oldest_locked = min(self._oldest_locked, self._oldest_use(line, end))
+        for node in self._locked:
+            self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
 
-    def _oldest_use(self, line: Line, end: int) -> i64:
-        """The oldest of the uses that have a line's own text up to some length; NEVER for none."""
-        session, found, at = line.policy_state, NEVER, max(0, line.fork)
-        if isinstance(session, Session):
-            for i in range(0, len(session.stairs), 2):
-                if at >= end:
-                    break
-                at, found = session.stairs[i], min(found, i64(session.stairs[i + 1]))
+    def _oldest_use(self, node: Node) -> i64:
+        """The oldest of the uses that have a locked text, and of the boundary at its end."""
+        found, end, line = NEVER, node.end, node.line
+        for use in self._locked_boundary(node):
+            found = min(found, i64(use))
+        while line is not None:
+            session, at = line.policy_state, max(0, line.fork)
+            if isinstance(session, Session):
+                for i in range(0, len(session.stairs), 2):
+                    if at >= end:
+                        break
+                    at, found = session.stairs[i], min(found, i64(session.stairs[i + 1]))
+            end, line = min(end, max(0, line.fork)), line.parent
         return found
+
+    def _locked_boundary(self, node: Node) -> tuple[int, ...]:
+        """The uses that have the windows and states at a node's end, of each kind; none if one of these is not locked."""
+        session = None if node.line is None else node.line.owner(node.end).policy_state
+        if not isinstance(session, Session) or session.saves is None:
+            return ()
+        for gate in self.gates:
+            value = node.device[gate.component]
+            if value is None or not value.locks:
+                return ()
+        return session.saves.get(node.end, ())
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary

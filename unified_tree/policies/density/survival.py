@@ -6,8 +6,8 @@ answered about as often: what each of their figures says of that adds up to odds
 turns at first, times its own share of answers (a cure model: some are never answered, Boag, 1949), and more of its own hazards
 with each of its turns. Groups are told apart only if that foretells answers better for turns they were not learned from.
 
-What a turn left is worth the chance of an answer until some age, for the time for which it is held until then, at the age for
-which that is most: the index of Gittins (1979) for one arrival.
+What a turn left is worth the chance of an answer by some later age, divided by the time for which it is held until then; the
+largest quotient of all later ages counts: the index of Gittins (1979) for one arrival.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXPECTED_OF_GROUP: Final = 12.0
 EXPECTED_OF_BIN: Final = 10.0
 MOST: Final = 0.95
 FORETELLS: Final = 0.01
-"""So much likelier must answers be by group, as a logarithm, and by two standard errors."""
+"""Groups are used if they raise the mean log-likelihood of answers by more than this, and than two standard errors."""
 GOLDEN: Final = (5.0**0.5 - 1.0) / 2.0
 """Multiples of it fall on either side of a half in no period, so traffic that alternates does not fall into two halves."""
 DEEP: Final = 0.7
@@ -124,8 +124,8 @@ class Survival:
         return turn.group
 
     def worth(self, group: i64, age: i64) -> float:
-        """What a turn of a group left is worth at an age, in answers a tick; there are no groups from some number on. Cost:
-        O(bits of the age).
+        """What a turn of a group left is worth at an age, in answers a tick; a number behind the last group's counts as that
+        one. Cost: O(bits of the age).
         """
         worth = self._worth[min(group, len(self._worth) - 1)]
         at = bin_of(age)
