@@ -416,14 +416,30 @@ def test_why_a_value_went_is_said_in_words() -> None:
     server, texts = Served("density", STATES, 40_000, 800), Texts(8)
     system = texts.new(10, 10)
     server.serve(system + texts.new(60, 60))
-    said = words(server.cache.tree)
-    assert "of a session, unused for 0 ticks" in said
-    assert "its loss costs about 64 tokens for each token or state that it frees" in said
+    assert "the least recently used goes first while nothing is known of sessions" in words(server.cache.tree)
     for _ in range(2 * FIRST_LEARNED):
         server.serve(system + texts.new(60, 60), save_at=[10])
     said = words(server.cache.tree)
     assert re.search("of a session, and [0-9]+% of sessions like it go on, unused for ", said)
     assert re.search("requests fork off here, about every [0-9]+ ticks, unused for ", said)
+    assert "its loss costs about 64 tokens for each token or state that it frees" in said
+
+
+def test_what_went_while_recency_decided_is_said_to_have_gone_by_it() -> None:
+    server, texts = Served("density", STATES, 40_000, 800), Texts(8)
+    for _ in range(2 * FIRST_LEARNED):
+        server.serve(texts.new(60, 60))
+    policy, tree = server.policy, server.cache.tree
+    before, rank = tree.state.clock, evictable(tree)[0].rank
+    policy._shadow.is_ahead, policy._shadow._tried_again_at = True, 1 << 60
+    server.serve(texts.new(60, 60))
+    now = tree.state.clock
+    assert "the least recently used goes first while recency would hit more" in policy.explain(rank, 0.0, now)
+    assert "of a session" in policy.explain(rank, 0.0, before)
+    policy._shadow.is_ahead = False
+    server.serve(texts.new(60, 60))
+    assert "recency would hit more" in policy.explain(rank, 0.0, now)
+    assert "of a session" in policy.explain(rank, 0.0, tree.state.clock)
 
 
 def test_what_was_superseded_is_said_to_be() -> None:

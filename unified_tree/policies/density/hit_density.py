@@ -59,6 +59,8 @@ COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
 USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
+KNOWN_SWITCHES: Final = 64
+"""Of so many changes between recency and the learned order `explain` knows when they were."""
 TICK: Final = 2.0**-50
 """Each tick of a later use adds this share of worth: of two queues' values worth the same, the older goes first."""
 
@@ -117,6 +119,7 @@ class HitDensity(Standard):
         pools = 2 * len(components)
         self.rankings = 0
         self._by_recency = True
+        self._switches: list[int] = []  # ticks at which that last changed
         self._usual_ages = [1.0] * pools
         self._inflation = [0.0] * pools  # the score of the last spare victim, at most
         self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
@@ -252,6 +255,10 @@ class HitDensity(Standard):
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         queue = int(rank)
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
+        if kind != UNUSED and self._was_by_recency(now):
+            is_early = not self._switches or now < self._switches[0]
+            why = "nothing is known of sessions" if is_early else "recency would hit more"
+            return f"{last_used(second_rank, now)}; the least recently used goes first while {why}"
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
             said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"
@@ -352,6 +359,12 @@ class HitDensity(Standard):
         if self._by_recency != by_recency:
             self._by_recency = by_recency
             self.rankings += 1
+            self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self.now]
+
+    def _was_by_recency(self, now: int) -> bool:
+        """Whether recency decided at some tick. Cost: O(KNOWN_SWITCHES)."""
+        later = sum(1 for at in self._switches if at > now)
+        return self._by_recency == (later % 2 == 0)
 
     def withdrew(self, arrival: object) -> None:
         if isinstance(arrival, Place):
