@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from unified_tree.policies.density.turns import Place, rate_of_place
+from unified_tree.policies.density.turns import Place, Places, octave_of_uses, rate_of_place
 
 USUAL = 100.0
 
@@ -30,8 +30,33 @@ def test_what_was_used_often_is_about_as_often_used() -> None:
 def test_a_place_knows_its_uses() -> None:
     """A request that tries again is the same."""
     place = Place(0)
-    for now in (0, 30, 70):
-        place.used(now)
+    assert [place.used(now) for now in (0, 30, 70)] == [True, True, True]
     place.is_open = True
-    place.used(90)
+    assert not place.used(90)
     assert (place.uses, place.first, place.last, place.is_open) == (3, 0, 70, False)
+
+
+def rate(places: Places, uses: int) -> float:
+    return places.rate(octave_of_uses(uses), 10.0, 20.0, USUAL)
+
+
+def test_a_place_that_was_used_once_is_worth_as_much_as_such_places_are_used_again() -> None:
+    places = Places()
+    unknown = [rate(places, uses) for uses in (1, 2)]
+    for at in range(100):
+        places.note(1)
+        if at % 10 == 0:
+            places.note(2)
+    assert rate(places, 1) == pytest.approx(unknown[0] * 11 / 101)
+    assert rate(places, 2) == pytest.approx(unknown[1] / 11), "none was used a third time"
+
+
+def test_what_was_known_of_places_is_forgotten_bit_by_bit() -> None:
+    places = Places()
+    for _ in range(10_000):
+        places.note(1)
+    seldom = rate(places, 1)
+    for _ in range(1_000):
+        places.note(1)
+        places.note(2)
+    assert rate(places, 1) > 0.9 * rate(Places(), 1) > 100 * seldom

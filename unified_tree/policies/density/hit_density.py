@@ -1,6 +1,6 @@
 """The default policy, `density`: what promises the fewest hits for its room and time goes first.
 
-A value is worth the rate at which its session goes on (`Survival`), or its place is used (`rate_of_place`), whichever is more,
+A value is worth the rate at which its session goes on (`Survival`), or its place is used (`Places`), whichever is more,
 times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
 before (`tokens_lost`), of a token of path itself, as far as the next request shares it (`Reach`). What only a branch would
 resume from goes before, as under `cost`.
@@ -27,12 +27,13 @@ from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import (
     MOST_OFF,
     Place,
+    Places,
     Reach,
     Session,
     Turn,
     half_octaves,
     latest,
-    rate_of_place,
+    octave_of_uses,
     session_of,
 )
 from unified_tree.policies.standard_policy import Standard, last_used
@@ -57,8 +58,6 @@ SETTLED_ANEW: Final = 4
 """So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
 COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
-USES_OCTAVES: Final = 16
-"""Of a place's uses; the last one has the rest."""
 KNOWN_SWITCHES: Final = 64
 """Of so many changes between recency and the learned order `explain` knows when they were."""
 TICK: Final = 2.0**-50
@@ -126,6 +125,7 @@ class HitDensity(Standard):
         # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
         self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._reach = Reach()
+        self._places = Places()
         self._has_budget = False  # that all pools share
         self._host_was_full = [False] * len(components)  # of a kind; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
@@ -168,8 +168,8 @@ class HitDensity(Standard):
         place = None if places is None else places.get(value.node.end)
         if place is not None:
             gap = min(GAP_MASK, half_octaves((place.last - place.first) / max(1, place.uses - 1) + 1.0))
-            uses: i64 = min(USES_OCTAVES - 1, place.uses.bit_length())
-            other = PLACE << KIND_SHIFT | (uses << GAP_BITS | gap) << WEIGHT_BITS | weight
+            what = i64(octave_of_uses(place.uses)) << GAP_BITS | gap
+            other = PLACE << KIND_SHIFT | what << WEIGHT_BITS | weight
             pool = self._pool_of(value)
             old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
             if self._turns.is_ready and self._worth(pool, other, old) > self._worth(pool, queue, old):
@@ -201,9 +201,7 @@ class HitDensity(Standard):
         if kind != PLACE:
             worth = weight * self._turns.worth(what, age)
             return worth * self._resumed[1 if kind == EARLIER else 0]
-        octave = what >> GAP_BITS
-        uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
-        return weight * rate_of_place(uses, uses * GAPS[what & GAP_MASK], float(age), usual)
+        return weight * self._places.rate(what >> GAP_BITS, GAPS[what & GAP_MASK], float(age), usual)
 
     def falls(self, queue: i64) -> bool:
         """Whether of a queue's values the one used last is worth most."""
@@ -446,7 +444,8 @@ class HitDensity(Standard):
                 del places[next(iter(places))]
             place = Place(self.now)
         places[length] = place
-        place.used(self.now)
+        if place.used(self.now):
+            self._places.note(place.uses)
         return place
 
     def _begin(self, turn: Turn) -> Turn:

@@ -31,6 +31,8 @@ SURE: Final = 4
 """So many turns are thought to have been shared whole before any was."""
 LATELY: Final = 256
 """After about so many turns of a kind, what is known of them counts half."""
+USES_OCTAVES: Final = 16
+"""Of a place's uses; the last one has the rest."""
 MOST_OFF: Final = 12
 """A text that is hardly ever shared is worth so many half octaves less, at most."""
 HALF_OCTAVES: Final = 2.0 / log(2.0)
@@ -187,13 +189,14 @@ class Place:
         self.first = self.last = now
         self.is_open = False
 
-    def used(self, now: int) -> None:
-        """A request forks off here; if the last one tries again, it is the same."""
+    def used(self, now: int) -> bool:
+        """A request forks off here. Returns False if the last one tries again, which counts as the same."""
         if self.is_open:
             self.is_open = False
-        else:
-            self.uses += 1
-            self.last = now
+            return False
+        self.uses += 1
+        self.last = now
+        return True
 
 
 def _part(length: i64, begin: i64, end: i64) -> i64:
@@ -245,6 +248,39 @@ def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
         usual: the age at which values go, since without a use nothing else is known of time.
     """
     return (uses + UNSURE) / (time + age + usual + 1.0)
+
+
+def octave_of_uses(uses: int) -> int:
+    """1, 2, 3, … for 1, 2 to 3, 4 to 7, … uses of a place; what was used more often is in the last octave."""
+    return min(USES_OCTAVES - 1, uses.bit_length())
+
+
+class Places:
+    """How many places are used once more, by the octave of their uses: most where a request forked off once never are."""
+
+    def __init__(self) -> None:
+        self._came = [1.0] * USES_OCTAVES
+        self._again = [1.0] * USES_OCTAVES
+
+    def note(self, uses: int) -> None:
+        """A place has had that many uses now. Cost: O(1)."""
+        if uses > 1:
+            self._again[octave_of_uses(uses - 1)] += 1.0
+        octave = octave_of_uses(uses)
+        self._came[octave] += 1.0
+        if self._came[octave] > LATELY:
+            self._came[octave] /= 2
+            self._again[octave] /= 2
+
+    def rate(self, octave: i64, gap: float, age: float, usual: float) -> float:
+        """The rate at which a place is used that was not for `age`: of those that are used again, times how many are.
+
+        Args:
+            octave: of its uses. gap: how many ticks lay between two of them.
+            usual: see `rate_of_place`.
+        """
+        uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
+        return self._again[octave] / self._came[octave] * rate_of_place(uses, uses * gap, age, usual)
 
 
 @mypyc_attr(acyclic=True)
