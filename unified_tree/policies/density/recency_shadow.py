@@ -347,13 +347,15 @@ class RecencyShadow:
 
     def _locked_boundary(self, node: Node) -> tuple[int, ...]:
         """The uses that have the windows and states at a node's end, of each kind; none if one of these is not locked."""
-        session = None if node.line is None else node.line.owner(node.end).policy_state
-        if not isinstance(session, Session) or session.saves is None:
-            return ()
         for gate in self.gates:
             value = node.device[gate.component]
             if value is None or not value.locks:
                 return ()
+        if node.line is None or not self.gates:
+            return ()
+        session = node.line.owner(node.end).policy_state
+        if not isinstance(session, Session) or session.saves is None:
+            return ()
         return session.saves.get(node.end, ())
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
