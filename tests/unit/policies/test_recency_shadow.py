@@ -311,6 +311,21 @@ def test_in_one_budget_what_a_running_request_resumes_from_stays_if_it_is_locked
     assert shadow.asked(first, 40, 0) == (40 if has_lock else 0)
 
 
+def test_what_is_locked_is_used_anew_once_while_all_else_goes_by() -> None:
+    """Uses of states are counted by a ring of their own."""
+    shadow = Shadow(10_000, states=9)
+    first = shadow.made(60)
+    shadow.saved(first, 60)
+    node = shadow.locked(first, 60)
+    state = Value(node, 1, Tier.DEVICE, b"", 0, 0)
+    state.locks = 1
+    node.set_value(1, Tier.DEVICE, state)
+    for _ in range(1_000):
+        shadow.made(30)
+    assert shadow.real.texts.last < 1_010
+    assert shadow.asked(first, 60) == 60
+
+
 @pytest.mark.parametrize("kind", [PATHS, STATES])
 @pytest.mark.parametrize("seed", range(40))
 def test_the_shadow_locks_what_the_tree_does(kind: str, seed: int) -> None:

@@ -346,10 +346,12 @@ class RecencyShadow:
         return found
 
     def _locked_boundary(self, node: Node) -> tuple[int, ...]:
-        """The uses that have the windows and states at a node's end, of each kind; none if one of these is not locked."""
+        """The uses that have the windows and states at a node's end, of each kind; none if one of these is not locked, or has a
+        ring of its own.
+        """
         for gate in self.gates:
             value = node.device[gate.component]
-            if value is None or not value.locks:
+            if gate.ring is not self.texts or value is None or not value.locks:
                 return ()
         if node.line is None or not self.gates:
             return ()
