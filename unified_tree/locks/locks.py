@@ -41,8 +41,7 @@ class Locks(LockKeeper):
         self.open: dict[int, Receipt] = {}
         self.renamed: dict[Boundary, tuple[Node, int]] = {}
         self._last_serial = 0
-        required = [i for i in state.layout.on_device.paths if state.components[i].required]
-        self._first_path = required[0] if required else -1  # a lock is told once, of this path
+        self._told_path = next(iter(state.layout.required_owned_paths), -1)  # a listener hears each lock once, of this path
 
     def acquire(self, boundary: Any, tier: Tier, components: Any) -> Receipt:
         """See UnifiedTree.lock."""
@@ -328,7 +327,7 @@ class Locks(LockKeeper):
             assert node.parent is not None
             node = node.parent
             value = (node.host if tier is HOST else node.device)[component]
-        if state.lock_listener is not None and tier is DEVICE and component == self._first_path:
+        if state.lock_listener is not None and tier is DEVICE and component == self._told_path:
             state.lock_listener.locked(deepest.node)
 
     def _unlock_path(self, deepest: Value) -> None:
@@ -348,7 +347,7 @@ class Locks(LockKeeper):
             assert node.parent is not None
             node = node.parent
             value = (node.host if tier is HOST else node.device)[component]
-        if state.lock_listener is not None and tier is DEVICE and component == self._first_path:
+        if state.lock_listener is not None and tier is DEVICE and component == self._told_path:
             state.lock_listener.unlocked(deepest.node)
 
     def _lock_value(self, receipt: Receipt, value: Value) -> None:

@@ -157,8 +157,8 @@ def _changed(state: TreeState, claim: Claim) -> Claim | None:
 def supersede_above(state: TreeState, node: Node | None, length: int, later: int, *, has_windows: bool) -> None:
     """Demote the states before `length` on the path to a node, on both tiers: they are evicted before others from now on.
 
-    A turn that resumed at `length` has saved a state or window at `later`, where the next turn will resume. What lies at
-    `length` itself stays for one turn more, because the next prompt may leave out the last turn. Values stay that a hint holds,
+    A turn that resumed at `length` has saved a state or window at `later`, where the next turn will resume. The values at
+    `length` itself stay for one turn more, because the next prompt may leave out the last turn. Values stay that a hint holds,
     or that more than `FEW_USES` turns have resumed from. The walk ends where another text may go on.
 
     Args:

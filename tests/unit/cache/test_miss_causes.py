@@ -144,7 +144,7 @@ def reasons(served: Served, text: str) -> list[str]:
 
 
 SPARE = "spare, since the state just before it serves almost as much"
-NEEDED = "unused for 1 tick; the least recently used goes first while nothing is known of sessions"
+NEEDED = "unused for 1 tick, ranked by recency while nothing is known of sessions; the least recently used goes first"
 
 
 @pytest.mark.parametrize("calls", [(2,), (1, 1)])

@@ -59,7 +59,7 @@ SETTLED_ANEW: Final = 4
 COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
 KNOWN_SWITCHES: Final = 64
-"""Of so many changes between recency and the learned order `explain` knows when they were."""
+"""`explain` knows when the last so many changes between recency and the learned order were."""
 TICK: Final = 2.0**-50
 """Each tick of a later use adds this share of worth: of two queues' values worth the same, the older goes first."""
 
@@ -254,9 +254,9 @@ class HitDensity(Standard):
         queue = int(rank)
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         if kind != UNUSED and self._was_by_recency(now):
-            is_early = not self._switches or now < self._switches[0]
+            is_early = len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches)
             why = "nothing is known of sessions" if is_early else "recency would hit more"
-            return f"{last_used(second_rank, now)}; the least recently used goes first while {why}"
+            return f"{last_used(second_rank, now)}, ranked by recency while {why}; the least recently used goes first"
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
             said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"

@@ -309,9 +309,13 @@ class RecencyShadow:
             self._use_locked(ring.first)
 
     def locked(self, node: Node) -> None:
-        """A text up to a node's end is locked once more, so it goes after all that is not. Cost: O(lines from the root)."""
-        self._locked[node] = self._locked.get(node, 0) + 1
-        self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
+        """A text up to a node's end is locked once more, so it goes after all that is not. Cost: O(lines from the root) for the
+        first lock, O(1) for each other.
+        """
+        locks = self._locked.get(node, 0)
+        self._locked[node] = locks + 1
+        if not locks:
+            self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
 
     def unlocked(self, node: Node) -> None:
         """One of these locks has ended. Cost: O(1)."""

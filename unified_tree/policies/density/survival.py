@@ -6,8 +6,8 @@ answered about as often: what each of their figures says of that adds up to odds
 turns at first, times its own share of answers (a cure model: some are never answered, Boag, 1949), and more of its own hazards
 with each of its turns. Groups are told apart only if that foretells answers better for turns they were not learned from.
 
-What a turn left is worth the chance of an answer by some later age, divided by the time for which it is held until then; the
-largest quotient of all later ages counts: the index of Gittins (1979) for one arrival.
+The text of a turn is worth the chance of an answer by some later age, divided by the time for which it is held until then;
+the largest quotient of all later ages counts: the index of Gittins (1979) for one arrival.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Survival:
         return turn.group
 
     def worth(self, group: i64, age: i64) -> float:
-        """What a turn of a group left is worth at an age, in answers a tick; a number behind the last group's counts as that
-        one. Cost: O(bits of the age).
+        """The worth of a turn's text at an age, in answers a tick; a number behind the last group's counts as that group.
+        Cost: O(bits of the age).
         """
         worth = self._worth[min(group, len(self._worth) - 1)]
         at = bin_of(age)

@@ -251,12 +251,12 @@ def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
 
 
 def octave_of_uses(uses: int) -> int:
-    """1, 2, 3, … for 1, 2 to 3, 4 to 7, … uses of a place; what was used more often is in the last octave."""
+    """1, 2, 3, … for 1, 2 to 3, 4 to 7, … uses of a place; the last octave has no upper end."""
     return min(USES_OCTAVES - 1, uses.bit_length())
 
 
 class Places:
-    """How many places are used once more, by the octave of their uses: most where a request forked off once never are."""
+    """The share of places that are used again, by the octave of their uses: most that were used once never are."""
 
     def __init__(self) -> None:
         self._came = [1.0] * USES_OCTAVES
@@ -273,10 +273,11 @@ class Places:
             self._again[octave] /= 2
 
     def rate(self, octave: i64, gap: float, age: float, usual: float) -> float:
-        """The rate at which a place is used that was not for `age`: of those that are used again, times how many are.
+        """The rate of a place that was not used for `age` ticks: `rate_of_place`, times the share of such places that are
+        used again. Cost: O(1).
 
         Args:
-            octave: of its uses. gap: how many ticks lay between two of them.
+            octave: of its uses. gap: the mean ticks between two of them.
             usual: see `rate_of_place`.
         """
         uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
