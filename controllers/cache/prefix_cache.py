@@ -453,6 +453,7 @@ class PrefixCache:
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.
+        For a layer that no component has, those below count. Returns at once if nothing loads.
 
         Raises TransferError if the load failed; release the lease then.
         """
