@@ -46,7 +46,7 @@ class Amount:
 
     Attributes:
         size_bytes, host_bytes: of all of a device or of a host tier; each pool gives the same part of itself.
-        pages, host_pages: by component.
+        pages, host_pages: by component, in place of that part. A pool without bytes and pages has no floor or cap.
 
     Raises ConfigurationError for other than integers of 0 or more.
 
