@@ -41,7 +41,8 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MooncakeSettings(RegisteredSettings):
-    """Settings, the defaults being those for one machine and TCP. A batch must arrive well within the master's lease (5 s).
+    """Settings, the defaults being those for one machine and TCP. A batch must arrive well within the master's
+    `--default_kv_lease_ttl` (5 s).
 
     Attributes:
         master: "host:port" of the master.
