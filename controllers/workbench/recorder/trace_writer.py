@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("unified_tree.recorder")
 DISK_FAILED: Final = "the disk failed"
-TOO_LONG: Final = "too long"
+TOO_LONG: Final = "empty or too long"
 RETRY_S = 10.0
 """So long a disk that failed is left alone. Requests until then are lost."""
 SAY_EVERY_S = 60.0
