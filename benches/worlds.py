@@ -157,12 +157,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="worlds at a time")
     parser.add_argument("--bound", action="store_true", help="certify what no eviction could exceed; takes longer")
     parser.add_argument("--requests", type=int, default=None, metavar="N", help="so many a world, to see that it runs")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="so many times as many requests a world")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="append rows there; what it has is kept")
     options = parser.parse_args(arguments)
     policies, experts = (list(dict.fromkeys(text.split(","))) for text in (options.policies, options.experts))
     worlds = {seed: World.of(seed) for seed in options.seeds}
-    if options.requests is not None:
-        worlds = {seed: replace(world, request_count=options.requests) for seed, world in worlds.items()}
+    for seed, world in worlds.items():
+        count = world.request_count if options.requests is None else options.requests
+        worlds[seed] = replace(world, request_count=options.times * count)
     rows: Rows = {seed: {} for seed in worlds}
     lines = options.json.read_text().splitlines() if options.json and options.json.exists() else []
     for row in map(json.loads, lines):

@@ -366,7 +366,7 @@ def test_recency_has_lost_what_the_device_loses_once_the_host_was_full() -> None
     assert not shadow.was_cut, "so nothing was lost"
     grove.evict(4)
     assert grove.match(both, touch=False).reachable.length == 0
-    assert (shadow.was_cut, shadow.held) == (True, 8), "what the host has, since that is more"
+    assert (shadow.was_cut, shadow.held) == (True, 16), "what the host had when it was full, since that is more"
 
 
 # -- decisions

@@ -127,7 +127,7 @@ class HitDensity(Standard):
         self._reach = Reach()
         self._places = Places()
         self._has_budget = False  # that all pools share
-        self._host_was_full = [False] * len(components)  # of a kind; of a budget, at 0
+        self._host_room = [0] * len(components)  # of a kind, once it was full; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
 
     @property
@@ -296,7 +296,8 @@ class HitDensity(Standard):
             pool = self._pool_of(value)
             self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
         if value.tier is Tier.HOST:
-            self._host_was_full[0 if self._has_budget else value.component] = True
+            at = 0 if self._has_budget else value.component
+            self._host_room[at] = max(self._host_room[at], self._held(value.component)[1])
         if value.copied:
             return
         if value.urgency > SPARE:
@@ -310,22 +311,28 @@ class HitDensity(Standard):
             self._lost_boundary(value.node)
 
     def _cut_shadow(self, value: Value, *, goes: bool) -> None:
-        """Cut the shadow to what the fuller tier holds of a kind, without a device value that is about to go; a budget holds
-        blocks of all kinds. Nothing is cut while the host still has room. Cost: O(components).
+        """Cut the shadow to what the device holds of a kind, without a value that is about to go, or to the host's room if that
+        is more; a budget has blocks of all kinds. Nothing is cut while the host was never full. Cost: O(components).
         """
-        i, view, has_budget = value.component, self._view, self._has_budget
-        ring = self._rings[i]
+        i, has_budget = value.component, self._has_budget
+        ring, host_room = self._rings[i], self._host_room[0 if has_budget else i]
         if ring is None:
             return
+        on_device, on_host = self._held(i)
+        if goes:
+            on_device -= value.page_count * (self._view.page_blocks(i, Tier.DEVICE) if has_budget else 1)
+        if host_room or not on_host:
+            held = max(host_room, on_device)
+            self._shadow.cut(ring, held if self._is_state[i] and not has_budget else held * self._view.page_size)
+
+    def _held(self, component: int) -> tuple[int, int]:
+        """Pages of a kind on device and on host; of budgets blocks of all kinds, on host as on device. Cost: O(components)."""
         on_device = on_host = 0
-        for each in range(len(self._rings)) if has_budget else range(i, i + 1):
-            blocks = view.page_blocks(each, Tier.DEVICE) if has_budget else 1
-            going = value.page_count if goes and each == i else 0
-            on_device += (view.held_pages(each, Tier.DEVICE) - going) * blocks
-            on_host += view.held_pages(each, Tier.HOST) * blocks
-        if not on_host or self._host_was_full[0 if has_budget else i]:
-            held = max(on_device, on_host)
-            self._shadow.cut(ring, held if self._is_state[i] and not has_budget else held * view.page_size)
+        for i in range(len(self._rings)) if self._has_budget else range(component, component + 1):
+            blocks = self._view.page_blocks(i, Tier.DEVICE) if self._has_budget else 1
+            on_device += self._view.held_pages(i, Tier.DEVICE) * blocks
+            on_host += self._view.held_pages(i, Tier.HOST) * blocks
+        return on_device, on_host
 
     def _lost_boundary(self, node: Node) -> None:
         """A window or a state goes: if that was the session's last one, the one before is the last again."""
@@ -464,6 +471,7 @@ class HitDensity(Standard):
     def _meet_pools(self) -> None:
         """The tree is complete: its pools share a budget, or have rings of their own in the shadow. Cost: O(components)."""
         view = self._view
+        self._shadow.save_grid_tokens = view.save_grid_tokens
         of_page = [view.page_blocks(i, Tier.DEVICE) for i in range(len(self._is_path))]
         of_token = sum([blocks for blocks, is_path in zip(of_page, self._is_path, strict=True) if is_path])
         self._has_budget = of_token > 0

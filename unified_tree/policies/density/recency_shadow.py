@@ -33,12 +33,10 @@ FEWER: Final = 0.001
 """A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""
 FADES: Final = 512
 """What came before so many of the last requests counts half."""
-FIRST_WAIT: Final = 64
-"""For so many requests recency decides after a trial."""
-LONGER: Final = 4
-"""So many times as long it decides after each further trial that brought nothing."""
+WAIT: Final = 64
+"""For at least so many requests recency decides after a trial, and until what was lost lately is less than that share again."""
 TRIED_AGAIN: Final = 0.5
-"""A further trial begins with this share of that loss."""
+"""A further trial begins with at most this share of that loss."""
 
 
 class Ring:
@@ -205,15 +203,17 @@ class RecencyShadow:
 
     Attributes:
         texts: what it holds of texts; `gates`: of windows and states.
+        save_grid_tokens: the grid on which boundaries are saved.
         is_ahead: whether recency would have hit more, and decides.
         by_recency: tokens that recency would have hit, of all that came.
-        lead: tokens that were hit in this trial beyond those that recency would have hit; came: all tokens that came lately.
+        lead: tokens that were hit lately beyond those that recency would have hit; came: all tokens that came lately.
     """
 
     def __init__(self, settings: TreeSettings, windows: dict[int, int]) -> None:
         self._settings = settings
         size = 2 * settings.remembered_turns
         self.texts = Ring(size)
+        self.save_grid_tokens = 1
         self._token_weight: i64 = 1
         self.gates = [Gate(component, Ring(size), tokens) for component, tokens in windows.items()]
         self._locked: dict[Node, int] = {}  # and how often
@@ -222,7 +222,6 @@ class RecencyShadow:
         self.by_recency = 0
         self.lead = self.came = 0.0
         self._arrivals = 0
-        self._wait = FIRST_WAIT
         self._tried_again_at = 0
 
     def share(self, token_weight: int, weights: list[int]) -> None:
@@ -247,6 +246,8 @@ class RecencyShadow:
                 if hit <= text and not self._knows(line.owner(hit), hit):  # of spare windows, which go first by any order
                     would = hit
                 self.saved(line, hit)  # else recency has computed it anew, and saved it again
+        if text < length:
+            self._branched(line, text, would)
         self.by_recency += would
         self._compare(length, hit - would)
         return int(use), max(hit, would)
@@ -267,6 +268,8 @@ class RecencyShadow:
             would = self._resumable(line, text) if self._counts_boundaries else text
             if would > start:
                 missed = max(0, would - accounted)
+            if text < end:
+                self._branched(line, text, would)
         self.by_recency += missed
         self._compare(end - start, -missed)
         return use, accounted + missed
@@ -288,6 +291,12 @@ class RecencyShadow:
         stretches = [gate.use(session.stretches[i], begin, length, most) for i, gate in enumerate(self.gates)]
         session.stretches = untracked(tuple(stretches))
         saves[length] = untracked(tuple([each[2] for each in stretches]))
+
+    def _branched(self, line: Line, text: int, would: int) -> None:
+        """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
+        point = text - text % self.save_grid_tokens
+        if point > would:
+            self.saved(line, point)
 
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
@@ -411,16 +420,13 @@ class RecencyShadow:
         self.came += came
         self.lead += lead
         enough = FEWER * self.came * max(1.0, FADES / max(1, self._arrivals))  # at first as of so many requests
-        if self.is_ahead:
-            if self._arrivals >= self._tried_again_at:
-                self.is_ahead = False
-                self.lead = -TRIED_AGAIN * enough
-        elif self.lead < -enough:
-            self.is_ahead = True
-            self._tried_again_at = self._arrivals + self._wait
-            self._wait *= LONGER
-        elif self.lead > enough:
-            self._wait = FIRST_WAIT
+        if not self.is_ahead:
+            if self.lead < -enough:
+                self.is_ahead = True
+                self._tried_again_at = self._arrivals + WAIT
+        elif self._arrivals >= self._tried_again_at and self.lead > -enough:
+            self.is_ahead = False
+            self.lead = max(self.lead, -TRIED_AGAIN * enough)
 
     def _used(self, line: Line, end: int, use: i64, steps: int) -> int:
         """All of a text up to `end` is used; how far recency holds it, from its beginning."""
