@@ -87,3 +87,10 @@ def test_two_worlds_are_replayed_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "| 2 | agents | qwen3-32b | paths |" in printed
     assert "`unified_tree.policies.table:CostAware` beside `lru`" in printed
     assert "certified bound" in printed
+
+
+def test_a_world_may_have_several_times_as_many_requests(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    options = ["--seeds", "2", "--requests", "20", "--times", "3", "--jobs", "1", "--policies", "lru", "--json", str(file)]
+    assert main(options) == 0
+    assert json.loads(file.read_text())["request_count"] == 60

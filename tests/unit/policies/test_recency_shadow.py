@@ -584,7 +584,7 @@ def test_a_trial_ends_when_recency_would_have_hit_more() -> None:
 
 
 def test_the_next_trial_comes_when_little_of_what_came_lately_was_lost() -> None:
-    """What is missed after a trial, as it was evicted in it, puts off the next one; twice as much by 512 requests more."""
+    """Misses after a trial put off the next one, too: twice the loss by 512 requests more."""
     assert ahead_after((0, 1), (1_000, WAIT), (1_000, 700)) == [True, True, False]
     for lost, waits in ((1, 627), (2, 1_075), (4, 1_555), (8, 2_051)):
         ahead = ahead_after((1_000, 512), (0, lost), (1_000, waits - lost - 50), (1_000, 100))

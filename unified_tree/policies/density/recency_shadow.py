@@ -3,7 +3,7 @@
 A use of a text is a use of all of it from its beginning, so recency holds a prefix of each text. Each line knows up to where
 its text was used by which use, as stairs: the longer, the earlier. Each use has an amount in a ring: the tokens that nobody has
 used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there. Whenever the
-tree has lost something for want of room, recency has, too, and holds no more than the tree does.
+tree has lost something for want of room, recency has, too, and holds no more than the larger tier can.
 
 It does as the tree would: a text that is locked does not go; the end of a text that nothing can be resumed from goes before all
 else; each insert is a use. So on one tier, while recency decides, both hit nearly the same.
@@ -34,7 +34,7 @@ FEWER: Final = 0.001
 FADES: Final = 512
 """What came before so many of the last requests counts half."""
 WAIT: Final = 64
-"""For at least so many requests recency decides after a trial, and until what was lost lately is less than that share again."""
+"""After a trial recency decides for at least so many requests, and until less than `FEWER` of what came lately was lost."""
 TRIED_AGAIN: Final = 0.5
 """A further trial begins with at most this share of that loss."""
 
@@ -420,11 +420,10 @@ class RecencyShadow:
         self.came += came
         self.lead += lead
         enough = FEWER * self.came * max(1.0, FADES / max(1, self._arrivals))  # at first as of so many requests
-        if not self.is_ahead:
-            if self.lead < -enough:
-                self.is_ahead = True
-                self._tried_again_at = self._arrivals + WAIT
-        elif self._arrivals >= self._tried_again_at and self.lead > -enough:
+        if not self.is_ahead and self.lead < -enough:
+            self.is_ahead = True
+            self._tried_again_at = self._arrivals + WAIT
+        elif self.is_ahead and self.lead > -enough and self._arrivals >= self._tried_again_at:
             self.is_ahead = False
             self.lead = max(self.lead, -TRIED_AGAIN * enough)
 
