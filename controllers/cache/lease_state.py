@@ -111,6 +111,7 @@ class LeaseState:
         "_arrival",
         "_computed",
         "_doubt",
+        "_has_published",
         "_length",
         "_misses",
         "_numbers",
@@ -180,7 +181,8 @@ class LeaseState:
         self.failure: str | None = None
         self._misses: LeaseMisses | None = None
         self.turn: Turn | None = None
-        self._arrival: object = None  # what the policy is told if it leaves and has published nothing
+        self._arrival: object = None  # what stands for it in the events that the policy hears
+        self._has_published = False
 
     @property
     def misses(self) -> list[Miss]:
@@ -260,7 +262,7 @@ class LeaseState:
         """
         state = self._resources.state
         if state.listener is not None:
-            self._arrival = state.arrival
+            self._arrival, state.arrival = state.arrival, None
         if state.ghosts is not None:
             self._misses = LeaseMisses(found, unloaded)
 
@@ -562,16 +564,16 @@ class LeaseState:
         end = self._resources.layout.floor_to_page(publication.length)
         if publication.piece is not None:
             self.tokens.extend(publication.piece)
-        self._arrival = None
+        self._has_published = True
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
             turn, tree = self.turn, self._resources.state
-            tree.claimant = None if turn is None else turn.session
+            tree.claimant, tree.arrival = None if turn is None else turn.session, self._arrival
             try:
                 passed = self.published.publish(publication, end)
             finally:
-                tree.claimant = None
+                tree.claimant = tree.arrival = None
             if turn is not None:
                 node = self._end_of_turn()
                 if node is not None:
@@ -587,9 +589,9 @@ class LeaseState:
         """Free its private pages and release its locks. Idempotent, wherever it was interrupted before."""
         if self._misses is not None:
             self._misses.ended(self._resources.ledger, self.boundary)
-        if self._arrival is not None:  # it published nothing, and may be tried again
+        if self._arrival is not None and not self._has_published:  # it may be tried again
             self._resources.state.policy.withdrew(self._arrival)
-            self._arrival = None
+        self._arrival = None
         if self.turn is not None:
             self.turn.ended(self._end_of_turn())
         self._abandon_load()

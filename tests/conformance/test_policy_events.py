@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from grove import Grove
-from kinds import FULL, MAMBA
+from kinds import FULL, MAMBA, swa
 
 from unified_tree import EvictionPolicy, TreeSettings, TreeView
 from unified_tree.controllers.testing import check_policy
@@ -25,6 +25,7 @@ class Recorder(EvictionPolicy):
         self.view = view
         self.heard: list[str] = []
         self.returned: list[object] = []
+        self.brought: list[object] = []
 
     def rank(self, value: Value) -> float:
         return value.touched
@@ -41,22 +42,24 @@ class Recorder(EvictionPolicy):
         assert value.page_count
         self.heard.append("went" if is_whole else "went in part")
 
-    def arrived(self, node: Node, length: int) -> object:
-        assert node.line is not None
-        self.returned.append(node.line.policy_state)
-        node.line.policy_state = f"{length} were known"
+    def arrived(self, node: Node | None, length: int, hit: int) -> object:
         self.heard.append("arrived")
-        return None
+        if node is not None:
+            assert node.line is not None and hit <= length <= node.end
+            self.returned.append(node.line.policy_state)
+            node.line.policy_state = f"{length} were known"
+        return length
 
-    def grew(self, node: Node, last: int) -> None:
+    def grew(self, node: Node, last: int, arrival: object) -> None:
         assert node.end <= last
+        self.brought.append(arrival)
         self.heard.append("grew")
 
     def published(self, node: Node, length: int) -> None:
         assert length <= node.end
         self.heard.append("published")
 
-    def saved(self, node: Node) -> None:  # noqa: ARG002
+    def saved(self, node: Node, resumed: int, arrival: object) -> None:  # noqa: ARG002
         self.heard.append("saved")
 
     def locked(self, node: Node) -> None:  # noqa: ARG002
@@ -106,6 +109,31 @@ def test_a_text_that_comes_back_is_known(ghost_bytes: int) -> None:
     grove.put("abcd")
     grove.match("abcd")
     assert policy.returned == [None, "4 were known"]
+
+
+def test_what_a_request_brings_is_told_with_its_arrival() -> None:
+    grove, policy = recorded(0)
+    grove.match("abcd")
+    grove.put("abcd")
+    grove.match("abcdef")
+    grove.put("abcdef")
+    assert policy.brought == [0, 4], "how much was known of each"
+
+
+def test_a_window_is_told_once_where_a_request_can_resume() -> None:
+    """Not at each node that it crosses, and also where a part of it was there before."""
+    told: list[tuple[int, int]] = []
+
+    class Listener(Recorder):
+        def saved(self, node: Node, resumed: int, arrival: object) -> None:  # noqa: ARG002
+            told.append((node.end, resumed))
+
+    grove = Grove([FULL, swa(6)], policy=Listener)
+    grove.put("abcdefgh", repeatable=True)
+    grove.put("abcdefxyzz"[:8])
+    grove.put("abcdef")
+    grove.put("abcdef")
+    assert told == [(8, 6), (8, 8), (6, 6)]
 
 
 class Chooser(EvictionPolicy):

@@ -121,6 +121,7 @@ def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
     Cost: O(nodes crossed) and one copy of the ids.
     """
     unused: list[bytes] = []
+    is_new = False
     for node in crossed(span):
         first, last = max(node.start, span.begin), min(node.end, span.end)
         pages = span.target
@@ -129,9 +130,13 @@ def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
             pages = pages[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
+            is_new = True
             state.resumability.update(node)
         if taken < len(pages) and (tier is HOST or state.layout.owner_of[span.component] == span.component):
             unused.append(pages[taken:])
+    layout, i = state.layout, span.component
+    if is_new and state.listener is not None and tier is not HOST and not layout.is_path[i] and layout.owner_of[i] == i:
+        state.listener.saved(span.node, span.node.end, state.arrival)
     return unused
 
 

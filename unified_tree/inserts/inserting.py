@@ -13,7 +13,7 @@ import numpy as np
 
 from unified_tree.inputs.arguments import request_priority
 from unified_tree.inserts.insert_plan import Plan, known_pages, plan_insert
-from unified_tree.nodes.node import Node, Value
+from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.state.splitting import keep_window, split, split_at
 from unified_tree.terms.errors import InsertError
 from unified_tree.terms.results import NOWHERE, Boundary, InsertResult, record
@@ -67,7 +67,7 @@ def insert(
 class Insertion:
     """One insert. `run` does it and returns the result."""
 
-    __slots__ = ("_changed", "_duplicates", "_plan", "_replaced", "_state")
+    __slots__ = ("_changed", "_duplicates", "_has_new_window", "_plan", "_replaced", "_state")
 
     def __init__(self, state: TreeState, plan: Plan) -> None:
         self._state = state
@@ -75,6 +75,7 @@ class Insertion:
         self._duplicates: dict[int, list[bytes]] = {}
         self._replaced: dict[int, list[bytes]] = {}
         self._changed: dict[Node, None] = {}  # nodes with new values
+        self._has_new_window = False
 
     def run(self) -> InsertResult:
         """See UnifiedTree.insert."""
@@ -87,6 +88,9 @@ class Insertion:
                     canonical[i] = self._offer_window(i, deepest)
                     if not plan.ends_spare:
                         keep_window(state, deepest, i, plan.kept_from[i])
+            if self._has_new_window and not plan.ends_spare:
+                self._use_windows(deepest)
+                self._saved(deepest, plan.resumed)
         else:
             for i, _ in state.layout.on_device.windows:
                 if i in plan.taken:
@@ -383,6 +387,7 @@ class Insertion:
     def _offer_suffix(self, node: Node, i: int, given: bytes) -> bytes:
         """Offer one node the last pages of a window; returns what is kept at their place."""
         value = node.device[i]
+        self._has_new_window |= value is None or len(given) > len(value.pages)
         if value is None:
             self._place(node, i, given, is_spare=self._plan.ends_spare)
             return given
@@ -429,6 +434,22 @@ class Insertion:
                 self._duplicates.setdefault(i, []).append(given)
             else:
                 self._place(at, i, given)
+                if at is not deepest or not self._has_new_window:  # else it was told
+                    self._saved(at, at.end)
+
+    def _use_windows(self, deepest: Node) -> None:
+        """What a new boundary needs of windows that were there is used with it. Cost: O(nodes of the windows)."""
+        state = self._state
+        for i, _ in state.layout.on_device.windows:
+            if i in self._plan.given:
+                for value in window_values(deepest, self._plan.kept_from[i], i, Tier.DEVICE):
+                    if value.touched < state.clock:
+                        state.device_pools[i].used(value, value.node.end, state.clock, hits=0)
+
+    def _saved(self, node: Node, resumed: int) -> None:
+        """Tell the policy of a boundary's new windows or states."""
+        if self._state.listener is not None:
+            self._state.listener.saved(node, resumed, self._state.arrival)
 
 
 def _end(node: Node) -> int:

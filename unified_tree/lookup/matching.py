@@ -75,7 +75,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         key.require_tokens(length)
     if node is None or length == 0:
         if touch:
-            state.arrival = None
+            _miss(state)
         return _MISS
     path_node, path_length = device_node, device_length = node, length
     if state.host_value_count:  # else every node's paths are on device
@@ -338,15 +338,13 @@ def use(state: TreeState, found: Match, held: Boundary) -> None:
 
     Cost: as the touch of a match.
     """
-    if found.known.length == 0:
-        state.arrival = None
-        return
     length = found.path_length
     node = state.nodes.get(found.known.node)
-    if node is None:
+    if node is None and length:
         node = state.nodes.get(held.node)
-        if node is None:
-            return
+    if node is None or length == 0:
+        _miss(state)
+        return
     length = min(length, node.end)
     while length <= node.start and node.parent is not None:
         node = node.parent
@@ -369,11 +367,17 @@ def _named(node: Node, boundary: Boundary) -> Boundary:
     return boundary if at.id == boundary.node else record(Boundary, (at.id, boundary.length))
 
 
+def _miss(state: TreeState) -> None:
+    """A request finds nothing."""
+    if state.listener is not None:
+        state.arrival = state.listener.arrived(None, 0, 0)
+
+
 def _use(state: TreeState, device: Boundary, reachable: Boundary, path_node: Node, path_length: int) -> None:
     """A request uses what it matched."""
     state.tick()
     if state.listener is not None:
-        state.arrival = state.listener.arrived(path_node, path_length)
+        state.arrival = state.listener.arrived(path_node, path_length, max(device.length, reachable.length))
     _touch(state, device, path_node, path_length, Tier.DEVICE)
     if reachable.length > device.length:
         _touch(state, reachable, path_node, path_length, Tier.HOST)

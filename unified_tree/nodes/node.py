@@ -116,16 +116,16 @@ class Value(Ranked):
         """How many pages."""
         return len(self.pages) // PAGE_ID_BYTES
 
-    def touch(self, length: int, now: int) -> None:
-        """Record a use by a prefix of `length` tokens, which may end inside the node."""
+    def touch(self, length: int, now: int, hits: int = 1) -> None:
+        """Record a use by a prefix of `length` tokens, which may end inside the node; 0 hits for one by an insert."""
         if length < self.node.end:
             if self.marks is None:
                 self.marks = {self.node.end: (self.touched, self.hits)}
-            self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + 1)
+            self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + hits)
         elif self.marks is not None:
-            self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + 1)
+            self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + hits)
         self.touched = now
-        self.hits += 1
+        self.hits += hits
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)

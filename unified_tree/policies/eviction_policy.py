@@ -99,20 +99,31 @@ class EvictionPolicy(ABC):
 
     # -- events of texts
 
-    def arrived(self, node: Node, length: int) -> object:  # noqa: B027
-        """A request has come whose prompt the tree knows up to `length`, in a node. What this returns goes to `withdrew`."""
+    def arrived(self, node: Node | None, length: int, hit: int) -> object:  # noqa: B027
+        """A request has come whose prompt the tree knows up to `length`, in a node, and can resume at `hit`; None, 0 and 0 for
+        nothing. What this returns stands for the request in `grew` and `withdrew`.
+        """
 
     def withdrew(self, arrival: object) -> None:  # noqa: B027
         """A request has left before it had published anything, and may be tried again. Not called for None."""
 
-    def grew(self, node: Node, last: int) -> None:  # noqa: B027
-        """A new leaf stands in the tree, of a text that is being inserted up to `last`; its values come later."""
+    def grew(self, node: Node, last: int, arrival: object) -> None:  # noqa: B027
+        """A new leaf stands in the tree, of a text that is being inserted up to `last`; its values come later.
+
+        Args:
+            arrival: of the request that brings the text; None if none does, as where a store does.
+        """
 
     def published(self, node: Node, length: int) -> None:  # noqa: B027
         """A request has published a text that the tree had, up to `length`, in a node."""
 
-    def saved(self, node: Node) -> None:  # noqa: B027
-        """A window or a state was saved at a node's end, on device."""
+    def saved(self, node: Node, resumed: int, arrival: object) -> None:  # noqa: B027
+        """Windows or a state were saved on device, so that a request can resume at a node's end.
+
+        Args:
+            resumed: a page before that end, if a request can resume there, too; else the end.
+            arrival: as of `grew`.
+        """
 
     def locked(self, node: Node) -> None:  # noqa: B027
         """A request or a copy locks the path up to a node's end on device, and what it needs there."""

@@ -65,20 +65,20 @@ class Standard:
     def went(self, value: Value, is_whole: bool) -> None:
         """Nothing to learn."""
 
-    def arrived(self, node: Node, length: int) -> object:  # noqa: ARG002
+    def arrived(self, node: Node | None, length: int, hit: int) -> object:  # noqa: ARG002
         """Nothing to remember."""
         return None
 
     def withdrew(self, arrival: object) -> None:
         """Nothing to take back."""
 
-    def grew(self, node: Node, last: int) -> None:
+    def grew(self, node: Node, last: int, arrival: object) -> None:
         """Nothing to learn."""
 
     def published(self, node: Node, length: int) -> None:
         """Nothing to learn."""
 
-    def saved(self, node: Node) -> None:
+    def saved(self, node: Node, resumed: int, arrival: object) -> None:
         """Nothing to learn."""
 
     def locked(self, node: Node) -> None:

@@ -239,20 +239,20 @@ class Guarded(Standard):
             except Exception as error:  # as above
                 self._failed(repr(error))
 
-    def arrived(self, node: Node, length: int) -> object:
-        return self._tell("arrived", node, length)
+    def arrived(self, node: Node | None, length: int, hit: int) -> object:
+        return self._tell("arrived", node, length, hit)
 
     def withdrew(self, arrival: object) -> None:
         self._tell("withdrew", arrival)
 
-    def grew(self, node: Node, last: int) -> None:
-        self._tell("grew", node, last)
+    def grew(self, node: Node, last: int, arrival: object) -> None:
+        self._tell("grew", node, last, arrival)
 
     def published(self, node: Node, length: int) -> None:
         self._tell("published", node, length)
 
-    def saved(self, node: Node) -> None:
-        self._tell("saved", node)
+    def saved(self, node: Node, resumed: int, arrival: object) -> None:
+        self._tell("saved", node, resumed, arrival)
 
     def locked(self, node: Node) -> None:
         self._tell("locked", node)

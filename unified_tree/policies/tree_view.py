@@ -46,15 +46,10 @@ class TreeView:
     def tokens_lost(self, value: Value) -> int:
         """How many tokens have to be computed again without a value, whatever other tiers have. Cost: as `restore_cost`."""
 
-    def hit_length(self, node: Node, length: int) -> int:
-        """The longest boundary of any tier at the end of a node, at most `length` and at or above a node; 0 for none, or if it
-        lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
-        """
-        found = self.boundary_of(node, length)
-        return 0 if found is None else found.end
-
     def boundary_of(self, node: Node | None, length: int) -> Node | None:
-        """The node at whose end that boundary lies; None for none. Cost: as `hit_length`."""
+        """The node at or above another at whose end the longest boundary of any tier lies, of those at most `length`; None for
+        none, or if it lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
+        """
         for _ in range(self.settings.cost_steps):
             if node is None or node.parent is None:
                 break

@@ -250,9 +250,9 @@ class Pool:
         if value.copied:
             self.copied_pages -= page_count
 
-    def used(self, value: Value, length: int, now: int) -> None:
-        """A match uses a value, by a prefix of so many tokens. Cost: as `reorder`."""
-        value.touch(length, now)
+    def used(self, value: Value, length: int, now: int, hits: int = 1) -> None:
+        """A match uses a value, by a prefix of so many tokens; 0 hits for an insert. Cost: as `reorder`."""
+        value.touch(length, now, hits)
         value.demoted = False
         self._policy.touched(value)
         if value.is_placed and (self._policy.by_use or value.urgency != self.urgency(value)):

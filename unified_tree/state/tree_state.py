@@ -67,7 +67,7 @@ class TreeState:
         ages: of what is used and evicted; None likewise.
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
             `lock_listener`: likewise those of locks.
-        arrival: what it answered to the request that arrived last.
+        arrival: what it answered to the arrival of the request that is served now.
         claimant: the session whose nodes are being made; None for none.
         claimants, holds: the open sessions, and what open hints hold.
         clock: counts operations; a later use has a larger stamp.
@@ -203,7 +203,7 @@ class TreeState:
         if self.texts is not None:
             node.line = self.texts.line_of_leaf(parent, edge, end, page_bytes)
         if self.listener is not None:
-            self.listener.grew(node, last)
+            self.listener.grew(node, last, self.arrival)
         return node
 
     def group_of(self, namespace: str) -> int:
@@ -262,8 +262,6 @@ class TreeState:
         if tier is HOST or self.layout.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.take(value, are_taken=are_taken)
-            if self.listener is not None and tier is not HOST and not (is_spare or self.layout.is_path[component]):
-                self.listener.saved(node)
             pool.created(value)
         if self.host_value_count:
             self.note_copies(node, component)

@@ -17,6 +17,7 @@ from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.nodes.line import Line
 from unified_tree.nodes.node import Node, Value
 from unified_tree.policies.density.recency_shadow import WAIT, RecencyShadow, Ring
+from unified_tree.policies.density.turns import Request
 
 
 class NaiveRing:
@@ -79,9 +80,9 @@ def test_a_ring_holds_what_was_used_last(steps: list[tuple[str, int, int]], size
 def test_until_it_is_cut_it_holds_all() -> None:
     ring = Ring(4)
     ring.add(ring.use(), 1 << 40)
-    assert (ring.was_cut, ring.held) == (False, 1 << 40)
+    assert ring.held == 1 << 40
     ring.cut(10)
-    assert (ring.was_cut, ring.held) == (True, 10)
+    assert ring.held == 10
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_it_says_what_recency_hits(kind: str, tokens: int, boundaries: int, poin
         hits = lru.serve(prompt), density.serve(prompt)
         if shadow.came > came:  # else what came before has begun to count half
             hit, asked, by_recency = hit + hits[0], asked + len(prompt), by_recency + shadow.by_recency - before
-    assert shadow.texts.was_cut or kind != PATHS
+    assert shadow.texts.first or kind != PATHS
     assert 100 * by_recency / asked == pytest.approx(100 * hit / asked, abs=points)
 
 
@@ -144,7 +145,7 @@ def test_while_recency_decides_it_hits_what_the_tree_hits(
     shadow = server.policy._shadow
     shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
     hit = hit_together(server, Texts(seed).traffic(400, changes=True), at_once, answer)
-    assert hit > 0 and shadow.texts.was_cut | any(gate.ring.was_cut for gate in shadow.gates)
+    assert hit > 0 and any(ring.first for ring in [shadow.texts, *(gate.ring for gate in shadow.gates)])
     assert abs(shadow.lead) <= 0.025 * hit
 
 
@@ -169,7 +170,7 @@ def test_with_a_host_too_it_hits_what_the_tree_hits(kind: str, has_budget: bool,
     shadow = server.policy._shadow
     shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
     hit = hit_together(server, Texts(seed).traffic(600, changes=True), 1, 8)
-    assert hit > 0 and shadow.texts.was_cut
+    assert hit > 0 and shadow.texts.first
     assert abs(shadow.lead) <= 0.025 * hit
 
 
@@ -181,13 +182,32 @@ def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_ro
     policy = server.policy
     shadow, component = policy._shadow, policy._gates[0]
     least_here, least = states, states
-    for prompt in Texts(1).traffic(600, changes=True):
+    for prompt in Texts(3).traffic(600, changes=True):
         hit_together(server, [prompt], 1, 8)
         if policy._host_room[component] == states:
             least_here = min(least_here, policy._view.held_pages(component, Tier.HOST))
             least = min(least, int(shadow.gates[0].ring.held))
     assert least_here < states // 2
     assert least >= states - 1
+
+
+def ask(shadow: RecencyShadow, line: Line, length: int, hit: int) -> None:
+    """A request comes, of which so much is known and hit."""
+    shadow.count()
+    shadow.arrived(Request(), line, length, hit)
+
+
+def grow(shadow: RecencyShadow, line: Line, start: int, end: int) -> Request:
+    """A request comes of which nothing was known, and whose text grows so far."""
+    shadow.count()
+    request = Request()
+    shadow.grew(request, line, start, end)
+    return request
+
+
+def save(shadow: RecencyShadow, line: Line, length: int) -> None:
+    """A boundary is saved."""
+    shadow.saved(None, line, length, length)
 
 
 class Shadow:
@@ -212,14 +232,14 @@ class Shadow:
     def asked(self, line: Line, length: int, hit: int | None = None) -> int:
         """The tokens that recency hits of a request for so much of a text; without `hit` all of it is known and hit."""
         before = self.real.by_recency
-        self.real.arrived(line, length, length if hit is None else hit)
+        ask(self.real, line, length, length if hit is None else hit)
         self.cut()
         return int(self.real.by_recency - before)
 
     def made(self, length: int, parent: Line | None = None, fork: int = -1) -> Line:
         """A new text, all of it in one piece."""
         line = Line(parent, fork, length)
-        self.real.grew(line, max(0, fork), length, -1, 0)
+        grow(self.real, line, max(0, fork), length)
         self.cut()
         return line
 
@@ -232,7 +252,7 @@ class Shadow:
 
     def saved(self, line: Line, length: int) -> None:
         """A boundary of it is saved."""
-        self.real.saved(line, length)
+        save(self.real, line, length)
         self.cut()
 
 
@@ -267,7 +287,7 @@ def test_more_than_there_is_room_for_is_locked() -> None:
     shadow = Shadow(100)
     nodes = []
     for line in [Line(None, -1, 60) for _ in range(4)]:
-        shadow.real.grew(line, 0, 60, -1, 0)
+        grow(shadow.real, line, 0, 60)
         nodes.append(shadow.locked(line, 60))
         shadow.cut()
     assert shadow.held == [240]
@@ -384,9 +404,9 @@ def test_the_end_of_a_text_that_nothing_can_be_resumed_from_goes_first() -> None
 def test_an_insert_is_a_use() -> None:
     shadow = Shadow(100)
     first = Line(None, -1, 80)
-    use, accounted = shadow.real.grew(first, 0, 40, -1, 0)
+    request = grow(shadow.real, first, 0, 40)
     second = shadow.made(40)
-    shadow.real.grew(first, 40, 60, use, accounted)
+    shadow.real.grew(request, first, 40, 60)
     shadow.cut()
     shadow.made(20)
     assert [shadow.asked(line, length) for line, length in ((first, 60), (second, 40))] == [60, 20]
@@ -424,10 +444,10 @@ def test_of_many_uses_of_a_text_some_are_taken_together(listed_uses: int) -> Non
     """None of its tokens is lost or held twice for that."""
     shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), {})
     line = Line(None, -1, 100)
-    shadow.grew(line, 0, 100, -1, 0)
+    grow(shadow, line, 0, 100)
     for length in (*range(90, 0, -7), 100):
         before = shadow.by_recency
-        shadow.arrived(line, length, length)
+        ask(shadow, line, length, length)
         assert shadow.by_recency - before == length
     assert shadow.texts.held == 100
 
@@ -451,9 +471,9 @@ def test_recency_saves_where_requests_fork_off_though_the_tree_has_lost_the_text
     shadow.real.save_grid_tokens = 16
     line = shadow.made(60)
     shadow.saved(line, 60)
-    shadow.real.grew(line, 0, 30, -1, 0)
+    grow(shadow.real, line, 0, 30)
     assert shadow.asked(line, 40, hit=0) == 0, "a chunk is no fork"
-    shadow.real.grew(Line(line, 40, 70), 30, 70, -1, 0)
+    grow(shadow.real, Line(line, 40, 70), 30, 70)
     assert shadow.asked(line, 40, hit=0) == 32
 
 
@@ -504,16 +524,18 @@ def test_windows_that_overlap_are_held_once() -> None:
 
 
 def test_a_window_is_lost_with_the_first_of_its_tokens() -> None:
-    """Of two that overlap the one used longer ago is lost, and of one that lies behind a fork only what is its own is held."""
-    shadow = Shadow(1_000, windows=(20, 35))
+    """Of two that overlap the one used longer ago is lost, and one that reaches over a fork is held on both texts."""
+    shadow = Shadow(1_000, windows=(20, 45))
     line = shadow.made(60)
     shadow.saved(line, 40)
     shadow.saved(line, 50)
     fork = shadow.made(70, line, 60)
     shadow.saved(fork, 70)
-    assert shadow.held[1] == 35, "five of the oldest are gone"
+    assert shadow.held[1] == 45, "five of the oldest are gone"
     assert [shadow.asked(line, length, 0) for length in (40, 60)] == [0, 50]
     assert shadow.asked(fork, 70, 0) == 70
+    shadow.real.cut(shadow.rings[1], 5)
+    assert shadow.asked(fork, 70, 0) == 0, "what it needs before the fork went first"
 
 
 @given(
@@ -527,7 +549,7 @@ def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tu
     ring.cut(1 << 40)
     lines = [Line(None, -1, 40) for _ in range(3)]
     for line in lines:
-        shadow.grew(line, 0, 40, -1, 0)
+        grow(shadow, line, 0, 40)
     used = dict[tuple[int, int], int]()
     saved = [set[int](), set[int](), set[int]()]
     for now, (step, which, length) in enumerate(steps):
@@ -542,10 +564,10 @@ def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tu
             within = [at for at in saved[which] if at <= length]
             found = max([at for at in within if all((which, t) in used for t in range(max(0, at - tokens), at))], default=0)
             before = shadow.by_recency
-            shadow.arrived(lines[which], length, 0)
+            ask(shadow, lines[which], length, 0)
             assert shadow.by_recency - before == found
         else:
-            shadow.saved(lines[which], length)
+            save(shadow, lines[which], length)
         if found:
             saved[which].add(found)
             used |= {(which, token): now for token in range(max(0, found - tokens), found)}
@@ -556,12 +578,12 @@ def test_pools_that_share_a_budget_share_its_room() -> None:
     shadow = RecencyShadow(TreeSettings(), {1: 1, 2: 8})
     shadow.share(2, [100, 3])
     first = Line(None, -1, 50)
-    shadow.grew(first, 0, 50, -1, 0)
-    shadow.saved(first, 50)
+    grow(shadow, first, 0, 50)
+    save(shadow, first, 50)
     assert shadow.texts.held == 2 * 50 + 100 + 3 * 8
     shadow.texts.cut(180)
     before = shadow.by_recency
-    shadow.arrived(first, 50, 0)
+    ask(shadow, first, 50, 0)
     assert shadow.by_recency == before, "of a use of all three the text goes first"
 
 
@@ -572,7 +594,7 @@ def ahead_after(*steps: tuple[int, int]) -> list[bool]:
     shadow.saved(line, 1_000)
     for hit, count in steps:
         for _ in range(count):
-            shadow.real.arrived(line, 1_000, hit)
+            ask(shadow.real, line, 1_000, hit)
         ahead.append(shadow.real.is_ahead)
     return ahead
 
@@ -596,7 +618,7 @@ def test_a_trial_comes_also_while_requests_find_nothing_in_the_tree() -> None:
     shadow = Shadow(10_000, states=10)
     line = shadow.made(1_000)
     shadow.saved(line, 1_000)
-    shadow.real.arrived(line, 1_000, 0)
+    ask(shadow.real, line, 1_000, 0)
     assert shadow.real.is_ahead
     for _ in range(800):
         shadow.made(1_000)

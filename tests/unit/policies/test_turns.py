@@ -218,18 +218,30 @@ def after(shared: list[int], added: int = 80) -> tuple[Reach, Turn]:
 
 def test_what_the_next_request_shares_whole_is_worth_as_much_as_its_session() -> None:
     reach, turn = after([80] * 50)
-    assert {reach.off(turn, at) for at in range(turn.end + 100)} == {0}
+    assert {reach.off(turn, start, turn.end) for start in range(turn.end)} == {0}
 
 
 def test_what_is_never_shared_is_worth_little_and_what_was_shared_before_no_less() -> None:
     reach, turn = after([80] + [0] * 200)
-    assert {reach.off(turn, at) for at in range(turn.begin + 1)} == {0}
-    assert all(10 <= reach.off(turn, at) <= MOST_OFF for at in range(turn.begin + 1, turn.end + 1))
+    assert {reach.off(turn, 0, at) for at in range(1, turn.begin + 1)} == {0}
+    assert all(10 <= reach.off(turn, turn.begin, at) <= MOST_OFF for at in range(turn.begin + 1, turn.end + 1))
 
 
 def test_where_the_end_is_dropped_the_first_part_is_worth_more() -> None:
     reach, turn = after([60] * 100)
-    offs = [reach.off(turn, turn.begin + at) for at in range(1, 81)]
+    offs = [reach.off(turn, turn.begin + at - 1, turn.begin + at) for at in range(1, 81)]
     assert offs == sorted(offs)
     assert set(offs[:60]) == {0}
     assert min(offs[60:]) > 6
+
+
+def test_a_question_behind_a_document_takes_little_off_both_together() -> None:
+    """A leaf goes whole: the document is in it, too, and the next request shares that."""
+    reach, before = after([0] * 200)
+    turn = Turn(1_000, 0, 10_000, before)
+    turn.went_on(10_100, 1_000)
+    turn = Turn(1_001, 0, 10_000, turn)
+    turn.went_on(10_100, 1_001)
+    assert reach.off(turn, 0, turn.end) == 0
+    assert reach.off(turn, turn.begin - 100, turn.end) == 2, "a half"
+    assert 10 <= reach.off(turn, turn.begin, turn.end) <= MOST_OFF

@@ -29,6 +29,7 @@ from unified_tree.policies.density.turns import (
     Place,
     Places,
     Reach,
+    Request,
     Session,
     Turn,
     half_octaves,
@@ -113,7 +114,9 @@ class HitDensity(Standard):
         self._turns = Survival(settings.remembered_turns)
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
-        self._shadow = RecencyShadow(settings, {i: self._window[i] for i in self._gates})
+        size = view.page_size
+        of_kinds = {i: 1 if self._is_state[i] else components[i].coverage.boundary_pages(size) * size for i in self._gates}
+        self._shadow = RecencyShadow(settings, of_kinds)
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
@@ -160,7 +163,7 @@ class HitDensity(Standard):
             return UNTOLD << KIND_SHIFT | weight
         kind, off = SESSION, i64(0)
         if self._is_path[value.component]:
-            off = self._reach.off(turn, value.node.end)
+            off = self._reach.off(turn, value.node.start, value.node.end)
         elif value.node.end + self._window[value.component] <= turn.saved_to:
             kind = EARLIER
         queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight - off
@@ -345,19 +348,20 @@ class HitDensity(Standard):
             if value is not None and value.is_placed and not self._is_path[value.component]:
                 self._view.reorder(value)
 
-    def arrived(self, node: Node, length: int) -> object:
-        line = node.line
+    def arrived(self, node: Node | None, length: int, hit: int) -> object:
+        request = Request()
+        self._shadow.count()
+        line = None if node is None else node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
-            return None
-        use, accounted = self._shadow.arrived(line, length, self._view.hit_length(node, length) if self._gates else length)
+            return request
+        self._shadow.arrived(request, line, length, hit)
         self._note_mode()
         if not turn.is_gone_on_from(length):
-            return self._fork(line, length)
-        if not turn.is_open:  # else it tries again
-            turn = self._go_on(turn, length)
-        turn.use, turn.accounted = use, accounted
-        return None
+            request.place = self._fork(line, length)
+        elif not turn.is_open:  # else it tries again
+            self._go_on(turn, length)
+        return request
 
     def _note_mode(self) -> None:
         by_recency = self._shadow.is_ahead or not self._turns.is_ready
@@ -372,10 +376,10 @@ class HitDensity(Standard):
         return self._by_recency == (later % 2 == 0)
 
     def withdrew(self, arrival: object) -> None:
-        if isinstance(arrival, Place):
-            arrival.is_open = True
+        if isinstance(arrival, Request) and arrival.place is not None:
+            arrival.place.is_open = True
 
-    def grew(self, node: Node, last: int) -> None:  # noqa: ARG002
+    def grew(self, node: Node, last: int, arrival: object) -> None:  # noqa: ARG002
         line, parent = node.line, node.parent
         if line is None or parent is None:
             return
@@ -397,8 +401,7 @@ class HitDensity(Standard):
                 turn = self._go_on(turn, start)
             if start == turn.begin:
                 turn.shares(min(node.end, turn.end_before))
-        accounted = turn.accounted if turn.use >= 0 else start
-        turn.use, turn.accounted = self._shadow.grew(line, start, node.end, turn.use, accounted)
+        self._shadow.grew(arrival if isinstance(arrival, Request) else None, line, start, node.end)
         self._note_mode()
         turn.went_on(node.end, self.now)
 
@@ -407,11 +410,11 @@ class HitDensity(Standard):
         if turn is not None and turn.is_open:
             turn.went_on(max(length, turn.end), self.now)
 
-    def saved(self, node: Node) -> None:
+    def saved(self, node: Node, resumed: int, arrival: object) -> None:
         line = node.line
         if line is None:
             return
-        self._shadow.saved(line, node.end)
+        self._shadow.saved(arrival if isinstance(arrival, Request) else None, line, node.end, resumed)
         turn = latest(line)
         if turn is not None:
             turn.saved_to = max(turn.saved_to, node.end)

@@ -6,12 +6,12 @@ used since. Recency evicts the oldest use first, so what it holds is a number: t
 tree has lost something for want of room, recency has, too, and holds no more than the larger tier can.
 
 It does as the tree would: a text that is locked does not go; the end of a text that nothing can be resumed from goes before all
-else; each insert is a use. So on one tier, while recency decides, both hit nearly the same.
+else, and boundaries leave with their text; each insert is a use. So on one tier, while recency decides, both hit the same.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
-the longest boundary whose windows it holds, within the text that it holds. It holds all of a kind of which nothing was ever
-evicted. Where the pools share one budget, there is one ring, and amounts are shares of that budget.
+the longest boundary whose windows it holds, within the text that it holds. Where the pools share one budget, there is one ring,
+and amounts are shares of that budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.native.chosen import untracked, with_item
-from unified_tree.policies.density.turns import Session, session_of
+from unified_tree.policies.density.turns import Request, Session, session_of
 
 if TYPE_CHECKING:
     from unified_tree.declare.settings import TreeSettings
@@ -47,10 +47,9 @@ class Ring:
 
     Attributes:
         held: the sum of what is held.
-        was_cut: whether any was ever cut off.
     """
 
-    __slots__ = ("_amounts", "_first", "_next", "_size", "held", "was_cut")
+    __slots__ = ("_amounts", "_first", "_next", "_size", "held")
 
     def __init__(self, size: int) -> None:
         self._size: i64 = size
@@ -58,7 +57,6 @@ class Ring:
         self._next: i64 = 0
         self._first: i64 = 0  # the oldest use that something is left of
         self.held: i64 = 0
-        self.was_cut = False
 
     @property
     def first(self) -> i64:
@@ -74,7 +72,6 @@ class Ring:
         """No more than so much is held from now on; the oldest goes first, but no use from the number `before` on. Returns
         whether more is still held for that reason. Cost: O(1), amortized over uses.
         """
-        self.was_cut = True
         while self.held > amount and self._first < self._next:
             if self._first >= before:
                 return True
@@ -132,23 +129,22 @@ class Gate:
         ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
     """
 
-    __slots__ = ("_tokens", "component", "ring", "weight")
+    __slots__ = ("component", "ring", "tokens", "weight")
 
     def __init__(self, component: int, ring: Ring, tokens: int) -> None:
         self.component = component
         self.ring = ring
         self.weight: i64 = 1
-        self._tokens: i64 = tokens
+        self.tokens: i64 = tokens
 
-    def holds(self, stretches: tuple[int, ...], begin: i64, end: i64) -> bool:
-        """Whether it holds the window before `end`; what lies before `begin` is of another line. Cost: O(stretches).
+    def holds(self, stretches: tuple[int, ...], start: i64, end: i64) -> bool:
+        """Whether it holds [start, end) of a line. Cost: O(stretches).
 
         Args:
             stretches: three numbers each: from where to where a text was used, and by which use.
         """
-        if not self.ring.was_cut or not self.weight:
+        if not self.weight:
             return True
-        start = max(begin, end - self._tokens)
         lacking = end - start
         for i in range(0, len(stretches), 3):
             overlap = min(end, i64(stretches[i + 1])) - max(start, i64(stretches[i]))
@@ -157,10 +153,9 @@ class Gate:
                 lacking -= overlap
         return lacking == 0
 
-    def use(self, stretches: tuple[int, ...], begin: i64, end: i64, most: int) -> tuple[int, ...]:
-        """It is used, by the next use; the stretches from then on, the last one first. Cost: O(stretches)."""
-        start, ring = max(begin, end - self._tokens), self.ring
-        use = ring.use()
+    def use(self, stretches: tuple[int, ...], start: i64, end: i64, use: i64, most: int) -> tuple[int, ...]:
+        """[start, end) of a line is used; its stretches from then on, the last one first. Cost: O(stretches)."""
+        ring = self.ring
         left = [int(start), int(end), int(use)]
         for i in range(0, len(stretches), 3):
             first, last, earlier = i64(stretches[i]), i64(stretches[i + 1]), i64(stretches[i + 2])
@@ -230,73 +225,90 @@ class RecencyShadow:
         for gate, weight in zip(self.gates, weights, strict=True):
             gate.ring, gate.weight = self.texts, weight
 
-    def arrived(self, line: Line, length: int, hit: int) -> tuple[int, int]:
-        """A request has come whose text is known up to some length, and hits so much. Returns its use, and how much of the text
-        is accounted for.
+    def arrived(self, request: Request, line: Line, length: int, hit: int) -> None:
+        """A request has come whose text is known up to some length, and hits so much.
 
         Cost: O(lines from the root), at most the setting `cost_steps`, times O(listed_uses + listed_saves).
         """
-        self._count()
-        use = self.texts.use()
-        text = self._used(line, length, use, 0)
+        request.use = self.texts.use()
+        text = self._used(line, length, request.use, 0)
+        request.known, request.held = length, text
         would = min(text, hit)
-        if self._counts_boundaries:
+        if self.gates:
             would = self._resumable(line, text)
-            if hit > would:
-                if hit <= text and not self._knows(line.owner(hit), hit):  # of spare windows, which go first by any order
-                    would = hit
-                self.saved(line, hit)  # else recency has computed it anew, and saved it again
-        if text < length:
-            self._branched(line, text, would)
+            if would < hit <= text and self._uses(line.owner(hit), hit) is None:
+                would = hit  # of spare windows, which go first by any order
+                self._use(line, hit)
+            if text < length or would < hit:
+                self._branched(line, text, would)
         self.by_recency += would
         self._compare(length, hit - would)
-        return int(use), max(hit, would)
+        request.compared = max(hit, would)
 
-    def grew(self, line: Line, start: int, end: int, use: int, accounted: int) -> tuple[int, int]:
-        """A text has grown in the tree; recency may have had it, or a part. Cost: as `arrived`.
-
-        Args:
-            use, accounted: what was returned before of its request; -1 and 0 for none. The next ones are returned.
-        """
-        if start == 0:  # the tree knew nothing of it, so it has not arrived
-            self._count()
-        if use < 0 or use != self.texts.last:  # an insert is a use, too
-            use = int(self.texts.use())
-        text = self._used(line, end, use, 0)
+    def grew(self, request: Request | None, line: Line, start: int, end: int) -> None:
+        """A text has grown in the tree, by a request or none; recency may have had it, or a part. Cost: as `arrived`."""
+        if request is None:
+            self._used(line, end, self.texts.use(), 0)
+            return
+        if request.use < 0 or request.use != self.texts.last:  # an insert is a use, too
+            request.use = self.texts.use()
+        text = self._used(line, end, request.use, 0)
         missed = 0
         if text > start:
-            would = self._resumable(line, text) if self._counts_boundaries else text
+            would = self._resumable(line, text) if self.gates else text
             if would > start:
-                missed = max(0, would - accounted)
-            if text < end:
+                missed = max(0, would - request.compared)
+            if text < end and self.gates:
                 self._branched(line, text, would)
         self.by_recency += missed
         self._compare(end - start, -missed)
-        return use, accounted + missed
+        request.compared += missed
 
-    def saved(self, line: Line, length: int) -> None:
-        """A boundary's windows and states were saved or used. Cost: O(listed_saves)."""
+    def saved(self, request: Request | None, line: Line, length: int, resumed: int) -> None:
+        """A boundary's windows and states were saved; a request can resume at `resumed`, too. Cost: O(listed_saves)."""
+        owner = line.owner(length)
         if not self.gates:
             return
+        if request is not None and request.held < length <= request.known and not self._uses(owner, length):
+            self._list(owner, length, ())  # it forks off there, and for recency before that
+        else:
+            self._use(line, length, resumed)
+
+    def _use(self, line: Line, length: int, resumed: int = NEVER) -> None:
+        """A boundary's windows and states are used. Cost: O(listed_saves)."""
         line = line.owner(length)
+        begin = min(length, resumed)
+        self._list(line, length, untracked(tuple([self._use_window(line, i, length, begin) for i in range(len(self.gates))])))
+
+    def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
+        """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it. Cost: O(1)."""
         session = session_of(line)
         saves = session.saves
         if saves is None:
             saves = session.saves = {}
-            session.stretches = ((),) * len(self.gates)
         saves.pop(length, None)
         if len(saves) >= self._settings.listed_saves:
             del saves[next(iter(saves))]
-        begin, most = max(0, line.fork), 2 * self._settings.listed_saves
-        stretches = [gate.use(session.stretches[i], begin, length, most) for i, gate in enumerate(self.gates)]
-        session.stretches = untracked(tuple(stretches))
-        saves[length] = untracked(tuple([each[2] for each in stretches]))
+        saves[length] = uses
+
+    def _use_window(self, line: Line, i: int, length: int, resumed: int) -> int:
+        """The next use of a kind has its window before a boundary; the number of that. Cost: O(lines of it, listed_saves)."""
+        gate, at, end = self.gates[i], line, i64(length)
+        use, start = gate.ring.use(), max(0, resumed - gate.tokens)
+        while True:
+            begin, session = max(0, i64(at.fork)), session_of(at)
+            stretches = session.stretches or ((),) * len(self.gates)
+            used = gate.use(stretches[i], max(begin, start), end, use, 2 * self._settings.listed_saves)
+            session.stretches = with_item(stretches, i, used)
+            if start >= begin or at.parent is None:
+                return int(use)
+            at, end = at.parent, begin
 
     def _branched(self, line: Line, text: int, would: int) -> None:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
         point = text - text % self.save_grid_tokens
         if point > would:
-            self.saved(line, point)
+            self._use(line, point)
 
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
@@ -338,7 +350,7 @@ class RecencyShadow:
             if node.line is not None and self._oldest_use(node) <= last:
                 self._used(node.line, node.end, self.texts.use(), 0)
                 if self._locked_boundary(node):
-                    self.saved(node.line, node.end)
+                    self._use(node.line, node.end)
         self._oldest_locked = NEVER
         for node in self._locked:
             self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
@@ -368,10 +380,7 @@ class RecencyShadow:
                 return ()
         if node.line is None or not self.gates:
             return ()
-        session = node.line.owner(node.end).policy_state
-        if not isinstance(session, Session) or session.saves is None:
-            return ()
-        return session.saves.get(node.end, ())
+        return self._uses(node.line.owner(node.end), node.end) or ()
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
@@ -401,14 +410,9 @@ class RecencyShadow:
         """Whether recency holds a boundary of a line behind some length."""
         if session.saves is None:
             return False
-        return any(at > begin and self._holds(session, max(0, line.fork), at) for at in session.saves)
+        return any(at > begin and self._holds(line, at) for at in session.saves)
 
-    @property
-    def _counts_boundaries(self) -> bool:
-        """Whether recency may have lost windows or states."""
-        return any(gate.ring.was_cut for gate in self.gates)
-
-    def _count(self) -> None:
+    def count(self) -> None:
         """One more request."""
         self._arrivals += 1
         if self._arrivals % FADES == 0:
@@ -447,9 +451,16 @@ class RecencyShadow:
                 if held == at:
                     held += int(there)
             if last > end:
+                first = max(at, end)
+                if held == first:
+                    held += int(self.texts.holds(earlier, (last - first) * self._token_weight) // self._token_weight)
                 left.append(last)
                 left.append(earlier)
             at = max(at, last)
+        if above < start:
+            held = 0
+        if session.saves is not None and held < at:
+            self._lost_behind(session, held)
         if end > start:
             self.texts.add(use, (end - start) * self._token_weight)
             if len(left) > 2 * self._settings.listed_uses:  # the last but one is forgotten: the last has what it had
@@ -458,16 +469,34 @@ class RecencyShadow:
                 self.texts.add(left[-1], self.texts.take(earlier, (last - before) * self._token_weight))
                 del left[-4:-2]
             session.stairs = untracked(tuple(left))
-        return held if above >= start else above
+        return min(held, end) if above >= start else above
+
+    def _lost_behind(self, session: Session, length: int) -> None:
+        """Boundaries of a line behind a length have left with their text. Cost: O(listed_saves²)."""
+        assert session.saves is not None
+        for at in list(session.saves):
+            if at > length:
+                for i, use in enumerate(session.saves.pop(at)):
+                    session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
 
     @staticmethod
-    def _knows(line: Line, length: int) -> bool:
-        """Whether a boundary of a line was saved or used before."""
+    def _uses(line: Line, length: int) -> tuple[int, ...] | None:
+        """The last uses of a boundary of a line; none if recency has not saved it, None if the tree has not."""
         session = line.policy_state
-        return isinstance(session, Session) and session.saves is not None and length in session.saves
+        return session.saves.get(length) if isinstance(session, Session) and session.saves is not None else None
 
-    def _holds(self, session: Session, begin: int, end: int) -> bool:
-        return all(gate.holds(session.stretches[i], begin, end) for i, gate in enumerate(self.gates))
+    def _holds(self, line: Line, length: int) -> bool:
+        """Whether it holds all windows before a boundary. Cost: O(lines of them, listed_saves)."""
+        for i, gate in enumerate(self.gates):
+            at, end, start = line, i64(length), max(0, i64(length) - gate.tokens)
+            while True:
+                begin, stretches = max(0, i64(at.fork)), session_of(at).stretches
+                if not gate.holds(stretches[i] if stretches else (), max(begin, start), end):
+                    return False
+                if start >= begin or at.parent is None:
+                    break
+                at, end = at.parent, begin
+        return True
 
     def _resumable(self, line: Line | None, length: int) -> int:
         """The longest boundary that recency holds, up to a length; it is used."""
@@ -478,10 +507,10 @@ class RecencyShadow:
             if isinstance(session, Session) and session.saves is not None:
                 longest = 0
                 for at in reversed(session.saves):  # the last one is mostly the longest
-                    if longest < at <= length and self._holds(session, begin, at):
+                    if longest < at <= length and self._holds(line, at):
                         longest = at
                 if longest:
-                    self.saved(line, longest)
+                    self._use(line, longest)
                     return longest
             length = min(length, begin)
             line = line.parent

@@ -35,6 +35,7 @@ USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
 MOST_OFF: Final = 12
 """A text that is hardly ever shared is worth so many half octaves less, at most."""
+LEAST_SHARE: Final = 2.0 ** (-MOST_OFF / 2)
 HALF_OCTAVES: Final = 2.0 / log(2.0)
 
 
@@ -79,11 +80,9 @@ class Turn:
         is_open: it has not published anything yet.
         by: the turn that went on from it; None while there is none.
         saved_to: the longest window or state of the session; 0 for none.
-        use, accounted: of its text in what recency would hold: see `RecencyShadow.arrived`; -1 and 0 for none yet.
     """
 
     __slots__ = (
-        "accounted",
         "at",
         "begin",
         "begin_before",
@@ -102,7 +101,6 @@ class Turn:
         "saved_to",
         "start",
         "turns",
-        "use",
     )
 
     def __init__(self, at: int, start: int, end: int, before: Turn | None) -> None:
@@ -111,8 +109,6 @@ class Turn:
         self.begin = self.end = end
         self.by: Turn | None = None
         self.is_open = True
-        self.use = -1
-        self.accounted = 0
         self.saved_to = 0
         self.features: i64 = 0
         self.group: i64 = 0
@@ -216,7 +212,7 @@ class Reach:
 
     def __init__(self) -> None:
         self._counts = [[0] * PARTS + [SURE] for _ in (FIRST, SAME, MORE)]
-        self._off = [[0] * (PARTS + 1) for _ in (FIRST, SAME, MORE)]
+        self._shares = [[1.0] * PARTS for _ in (FIRST, SAME, MORE)]
 
     def note(self, turn: Turn) -> None:
         """A turn is over: how far it shared what the one before had added. Cost: O(PARTS)."""
@@ -228,14 +224,26 @@ class Reach:
             for i in range(PARTS + 1):
                 counts[i] >>= 1
         total, sharing = sum(counts), 0
-        off = self._off[turn.kind_before]
+        shares = self._shares[turn.kind_before]
         for i in range(PARTS, 0, -1):
             sharing += counts[i]
-            off[i] = int(half_octaves(total / sharing)) if sharing << MOST_OFF // 2 > total else MOST_OFF
+            shares[i - 1] = max(LEAST_SHARE, sharing / total)
 
-    def off(self, turn: Turn, length: int) -> i64:
-        """By how many half octaves a prefix of that length is used more rarely than the session goes on. Cost: O(1)."""
-        return self._off[turn.kind][_part(length, turn.begin, turn.end)]
+    def off(self, turn: Turn, start: i64, end: i64) -> i64:
+        """By how many half octaves the tokens of [start, end) are used more rarely in the mean than the session goes on.
+        Cost: O(PARTS).
+        """
+        begin, size = i64(turn.begin), max(i64(1), i64(turn.end) - i64(turn.begin))
+        if end <= begin:
+            return 0
+        shared = float(max(i64(0), begin - start))
+        shares = self._shares[turn.kind]
+        for i in range(PARTS):
+            last = begin + size * (i + 1) // PARTS if i < PARTS - 1 else max(end, begin + size)
+            overlap = min(end, last) - max(start, begin + size * i // PARTS)
+            if overlap > 0:
+                shared += float(overlap) * shares[i]
+        return half_octaves(float(end - start) / shared)
 
 
 def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
@@ -282,6 +290,27 @@ class Places:
         """
         uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
         return self._again[octave] / self._came[octave] * rate_of_place(uses, uses * gap, age, usual)
+
+
+@mypyc_attr(acyclic=True)
+class Request:
+    """What stands for a request while it is served.
+
+    Attributes:
+        place: where it forks off a text; None for nowhere.
+        use: the last use of its text in what recency would hold; -1 for none.
+        compared: up to where it is known whether it or recency hits its text.
+        known: how much of its text the tree knew when it arrived; `held`: how much recency did.
+    """
+
+    __slots__ = ("compared", "held", "known", "place", "use")
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self.use: i64 = -1
+        self.compared: i64 = 0
+        self.known: i64 = 0
+        self.held: i64 = 0
 
 
 @mypyc_attr(acyclic=True)
