@@ -67,9 +67,15 @@ def test_no_copy_to_host_begins_between_admission_and_allocation(kind: str) -> N
 
 def test_the_windows_that_a_load_keeps_are_counted_with_those_that_it_fills() -> None:
     served = Served("windows", window_tokens=3 * SIZE)
-    served.compute(len(TOKENS) // 2)
+    half = served.compute(len(TOKENS) // 2)
     served.publish()
-    served.device.evict({WINDOW: 1})  # of the first half
+    state = served.tree.state
+    node = state.nodes.get(half.node)
+    window = None if node is None else node.device[state.layout.index[WINDOW]]
+    assert window is not None
+    window.touched = 0  # older than that of the second half
+    state.device_pools[window.component].reorder(window)
+    served.device.evict({WINDOW: 1})
     match = served.tree.match_prefix(Key(TOKENS))
     assert (match.device.length, match.reachable.length) == (0, len(TOKENS))
     pool = served.tree.pool(WINDOW)

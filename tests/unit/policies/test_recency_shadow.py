@@ -16,8 +16,7 @@ from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.nodes.line import Line
 from unified_tree.nodes.node import Node, Value
-from unified_tree.policies.density.recency_shadow import WAIT, RecencyShadow, Ring
-from unified_tree.policies.density.turns import Request
+from unified_tree.policies.density.recency_shadow import WAIT, RecencyShadow, Request, Ring
 
 
 class NaiveRing:
@@ -193,14 +192,12 @@ def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_ro
 
 def ask(shadow: RecencyShadow, line: Line, length: int, hit: int) -> None:
     """A request comes, of which so much is known and hit."""
-    shadow.count()
-    shadow.arrived(Request(), line, length, hit)
+    shadow.arrived(line, length, hit)
 
 
 def grow(shadow: RecencyShadow, line: Line, start: int, end: int) -> Request:
     """A request comes of which nothing was known, and whose text grows so far."""
-    shadow.count()
-    request = Request()
+    request = shadow.arrived(None, 0, 0)
     shadow.grew(request, line, start, end)
     return request
 

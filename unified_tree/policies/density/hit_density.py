@@ -22,14 +22,13 @@ from mypy_extensions import i64
 from unified_tree.nodes.node import Value, group_of
 from unified_tree.nodes.order import SPARE, URGENCIES
 from unified_tree.policies.density.queues import Queues
-from unified_tree.policies.density.recency_shadow import RecencyShadow, Ring
+from unified_tree.policies.density.recency_shadow import RecencyShadow, Request, Ring
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import (
     MOST_OFF,
     Place,
     Places,
     Reach,
-    Request,
     Session,
     Turn,
     half_octaves,
@@ -163,7 +162,8 @@ class HitDensity(Standard):
             return UNTOLD << KIND_SHIFT | weight
         kind, off = SESSION, i64(0)
         if self._is_path[value.component]:
-            off = self._reach.off(turn, value.node.start, value.node.end)
+            parent = value.node.parent
+            off = self._reach.off(turn, 0 if parent is None else parent.end, value.node.end)
         elif value.node.end + self._window[value.component] <= turn.saved_to:
             kind = EARLIER
         queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight - off
@@ -349,13 +349,11 @@ class HitDensity(Standard):
                 self._view.reorder(value)
 
     def arrived(self, node: Node | None, length: int, hit: int) -> object:
-        request = Request()
-        self._shadow.count()
         line = None if node is None else node.line
         turn = None if line is None else latest(line)
+        request = self._shadow.arrived(None if turn is None else line, length, hit)
         if line is None or turn is None:
             return request
-        self._shadow.arrived(request, line, length, hit)
         self._note_mode()
         if not turn.is_gone_on_from(length):
             request.place = self._fork(line, length)

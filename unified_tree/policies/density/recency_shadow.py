@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.native.chosen import untracked, with_item
-from unified_tree.policies.density.turns import Request, Session, session_of
+from unified_tree.policies.density.turns import Place, Session, session_of
 
 if TYPE_CHECKING:
     from unified_tree.declare.settings import TreeSettings
@@ -190,6 +190,27 @@ class Gate:
         return untracked(tuple(left))
 
 
+@mypyc_attr(acyclic=True)
+class Request:
+    """What stands for a request while it is served.
+
+    Attributes:
+        place: where it forks off a text; None for nowhere.
+        use: the last use of its text in what recency would hold; -1 for none.
+        compared: up to where it is known whether it or recency hits its text.
+        known: how much of its text the tree knew when it arrived; `held`: how much recency did.
+    """
+
+    __slots__ = ("compared", "held", "known", "place", "use")
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self.use: i64 = -1
+        self.compared: i64 = 0
+        self.known: i64 = 0
+        self.held: i64 = 0
+
+
 class RecencyShadow:
     """What recency would hold, and whether it would hit more.
 
@@ -225,11 +246,15 @@ class RecencyShadow:
         for gate, weight in zip(self.gates, weights, strict=True):
             gate.ring, gate.weight = self.texts, weight
 
-    def arrived(self, request: Request, line: Line, length: int, hit: int) -> None:
-        """A request has come whose text is known up to some length, and hits so much.
+    def arrived(self, line: Line | None, length: int, hit: int) -> Request:
+        """A request has come whose text is known up to some length, if any is, and hits so much.
 
         Cost: O(lines from the root), at most the setting `cost_steps`, times O(listed_uses + listed_saves).
         """
+        request = Request()
+        self._count()
+        if line is None:
+            return request
         request.use = self.texts.use()
         text = self._used(line, length, request.use, 0)
         request.known, request.held = length, text
@@ -244,6 +269,7 @@ class RecencyShadow:
         self.by_recency += would
         self._compare(length, hit - would)
         request.compared = max(hit, would)
+        return request
 
     def grew(self, request: Request | None, line: Line, start: int, end: int) -> None:
         """A text has grown in the tree, by a request or none; recency may have had it, or a part. Cost: as `arrived`."""
@@ -266,23 +292,26 @@ class RecencyShadow:
 
     def saved(self, request: Request | None, line: Line, length: int, resumed: int) -> None:
         """A boundary's windows and states were saved; a request can resume at `resumed`, too. Cost: O(listed_saves)."""
-        owner = line.owner(length)
         if not self.gates:
             return
+        owner = line.owner(length)
         if request is not None and request.held < length <= request.known and not self._uses(owner, length):
             self._list(owner, length, ())  # it forks off there, and for recency before that
         else:
-            self._use(line, length, resumed)
+            self._use(owner, length, resumed)
 
     def _use(self, line: Line, length: int, resumed: int = NEVER) -> None:
         """A boundary's windows and states are used. Cost: O(listed_saves)."""
-        line = line.owner(length)
+        if length <= line.fork:
+            line = line.owner(length)
         begin = min(length, resumed)
         self._list(line, length, untracked(tuple([self._use_window(line, i, length, begin) for i in range(len(self.gates))])))
 
     def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
         """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it. Cost: O(1)."""
-        session = session_of(line)
+        session = line.policy_state
+        if not isinstance(session, Session):
+            session = session_of(line)
         saves = session.saves
         if saves is None:
             saves = session.saves = {}
@@ -296,7 +325,9 @@ class RecencyShadow:
         gate, at, end = self.gates[i], line, i64(length)
         use, start = gate.ring.use(), max(0, resumed - gate.tokens)
         while True:
-            begin, session = max(0, i64(at.fork)), session_of(at)
+            begin, session = max(0, i64(at.fork)), at.policy_state
+            if not isinstance(session, Session):
+                session = session_of(at)
             stretches = session.stretches or ((),) * len(self.gates)
             used = gate.use(stretches[i], max(begin, start), end, use, 2 * self._settings.listed_saves)
             session.stretches = with_item(stretches, i, used)
@@ -412,7 +443,7 @@ class RecencyShadow:
             return False
         return any(at > begin and self._holds(line, at) for at in session.saves)
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """One more request."""
         self._arrivals += 1
         if self._arrivals % FADES == 0:
@@ -490,7 +521,8 @@ class RecencyShadow:
         for i, gate in enumerate(self.gates):
             at, end, start = line, i64(length), max(0, i64(length) - gate.tokens)
             while True:
-                begin, stretches = max(0, i64(at.fork)), session_of(at).stretches
+                begin, session = max(0, i64(at.fork)), at.policy_state
+                stretches = session.stretches if isinstance(session, Session) else ()
                 if not gate.holds(stretches[i] if stretches else (), max(begin, start), end):
                     return False
                 if start >= begin or at.parent is None:

@@ -293,27 +293,6 @@ class Places:
 
 
 @mypyc_attr(acyclic=True)
-class Request:
-    """What stands for a request while it is served.
-
-    Attributes:
-        place: where it forks off a text; None for nowhere.
-        use: the last use of its text in what recency would hold; -1 for none.
-        compared: up to where it is known whether it or recency hits its text.
-        known: how much of its text the tree knew when it arrived; `held`: how much recency did.
-    """
-
-    __slots__ = ("compared", "held", "known", "place", "use")
-
-    def __init__(self) -> None:
-        self.place: Place | None = None
-        self.use: i64 = -1
-        self.compared: i64 = 0
-        self.known: i64 = 0
-        self.held: i64 = 0
-
-
-@mypyc_attr(acyclic=True)
 class Session:
     """What a line has of the learned order: `Line.policy_state`.
 

@@ -73,7 +73,7 @@ def figures(row: RowResult) -> list[Any]:
         ("qwen3-32b", "lru", 64, 512, False),
         ("qwen3-32b", "density", 8, 16, True),
         ("gpt-oss-20b", "density", 64, 24, False),
-        ("gpt-oss-20b", "cost", 16, 64, True),
+        ("gpt-oss-20b", "lru", 16, 64, True),
         ("qwen3-next-80b-a3b", "density", 64, 16, False),
     ],
 )
