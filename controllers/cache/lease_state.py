@@ -181,7 +181,7 @@ class LeaseState:
         self.failure: str | None = None
         self._misses: LeaseMisses | None = None
         self.turn: Turn | None = None
-        self._arrival: object = None  # what stands for it in the events that the policy hears
+        self._arrival: object = None  # as the policy returned it; named in the events of this request
         self._has_published = False
 
     @property

@@ -438,7 +438,7 @@ class Insertion:
                     self._saved(at, at.end)
 
     def _use_windows(self, deepest: Node) -> None:
-        """What a new boundary needs of windows that were there is used with it. Cost: O(nodes of the windows)."""
+        """Older pages in the windows of a new boundary are used with it. Cost: O(nodes of the windows)."""
         state = self._state
         for i, _ in state.layout.on_device.windows:
             if i in self._plan.given:

@@ -101,7 +101,7 @@ class EvictionPolicy(ABC):
 
     def arrived(self, node: Node | None, length: int, hit: int) -> object:  # noqa: B027
         """A request has come whose prompt the tree knows up to `length`, in a node, and can resume at `hit`; None, 0 and 0 for
-        nothing. What this returns stands for the request in `grew` and `withdrew`.
+        nothing. `grew`, `saved` and `withdrew` get the returned object as `arrival`.
         """
 
     def withdrew(self, arrival: object) -> None:  # noqa: B027

@@ -190,11 +190,6 @@ def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_ro
     assert least >= states - 1
 
 
-def ask(shadow: RecencyShadow, line: Line, length: int, hit: int) -> None:
-    """A request comes, of which so much is known and hit."""
-    shadow.arrived(line, length, hit)
-
-
 def grow(shadow: RecencyShadow, line: Line, start: int, end: int) -> Request:
     """A request comes of which nothing was known, and whose text grows so far."""
     request = shadow.arrived(None, 0, 0)
@@ -229,7 +224,7 @@ class Shadow:
     def asked(self, line: Line, length: int, hit: int | None = None) -> int:
         """The tokens that recency hits of a request for so much of a text; without `hit` all of it is known and hit."""
         before = self.real.by_recency
-        ask(self.real, line, length, length if hit is None else hit)
+        self.real.arrived(line, length, length if hit is None else hit)
         self.cut()
         return int(self.real.by_recency - before)
 
@@ -444,7 +439,7 @@ def test_of_many_uses_of_a_text_some_are_taken_together(listed_uses: int) -> Non
     grow(shadow, line, 0, 100)
     for length in (*range(90, 0, -7), 100):
         before = shadow.by_recency
-        ask(shadow, line, length, length)
+        shadow.arrived(line, length, length)
         assert shadow.by_recency - before == length
     assert shadow.texts.held == 100
 
@@ -561,7 +556,7 @@ def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tu
             within = [at for at in saved[which] if at <= length]
             found = max([at for at in within if all((which, t) in used for t in range(max(0, at - tokens), at))], default=0)
             before = shadow.by_recency
-            ask(shadow, lines[which], length, 0)
+            shadow.arrived(lines[which], length, 0)
             assert shadow.by_recency - before == found
         else:
             save(shadow, lines[which], length)
@@ -580,7 +575,7 @@ def test_pools_that_share_a_budget_share_its_room() -> None:
     assert shadow.texts.held == 2 * 50 + 100 + 3 * 8
     shadow.texts.cut(180)
     before = shadow.by_recency
-    ask(shadow, first, 50, 0)
+    shadow.arrived(first, 50, 0)
     assert shadow.by_recency == before, "of a use of all three the text goes first"
 
 
@@ -591,7 +586,7 @@ def ahead_after(*steps: tuple[int, int]) -> list[bool]:
     shadow.saved(line, 1_000)
     for hit, count in steps:
         for _ in range(count):
-            ask(shadow.real, line, 1_000, hit)
+            shadow.real.arrived(line, 1_000, hit)
         ahead.append(shadow.real.is_ahead)
     return ahead
 
@@ -615,7 +610,7 @@ def test_a_trial_comes_also_while_requests_find_nothing_in_the_tree() -> None:
     shadow = Shadow(10_000, states=10)
     line = shadow.made(1_000)
     shadow.saved(line, 1_000)
-    ask(shadow.real, line, 1_000, 0)
+    shadow.real.arrived(line, 1_000, 0)
     assert shadow.real.is_ahead
     for _ in range(800):
         shadow.made(1_000)

@@ -6,7 +6,7 @@ used since. Recency evicts the oldest use first, so what it holds is a number: t
 tree has lost something for want of room, recency has, too, and holds no more than the larger tier can.
 
 It does as the tree would: a text that is locked does not go; the end of a text that nothing can be resumed from goes before all
-else, and boundaries leave with their text; each insert is a use. So on one tier, while recency decides, both hit the same.
+else, and boundaries leave with their text; each insert is a use. So on one tier, while recency decides, both hit nearly alike.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
@@ -192,7 +192,7 @@ class Gate:
 
 @mypyc_attr(acyclic=True)
 class Request:
-    """What stands for a request while it is served.
+    """A request, as long as it is served.
 
     Attributes:
         place: where it forks off a text; None for nowhere.
@@ -247,7 +247,7 @@ class RecencyShadow:
             gate.ring, gate.weight = self.texts, weight
 
     def arrived(self, line: Line | None, length: int, hit: int) -> Request:
-        """A request has come whose text is known up to some length, if any is, and hits so much.
+        """A request has come whose text is known up to some length, if any is, and hits so much; returns it.
 
         Cost: O(lines from the root), at most the setting `cost_steps`, times O(listed_uses + listed_saves).
         """
@@ -322,18 +322,16 @@ class RecencyShadow:
 
     def _use_window(self, line: Line, i: int, length: int, resumed: int) -> int:
         """The next use of a kind has its window before a boundary; the number of that. Cost: O(lines of it, listed_saves)."""
-        gate, at, end = self.gates[i], line, i64(length)
-        use, start = gate.ring.use(), max(0, resumed - gate.tokens)
-        while True:
-            begin, session = max(0, i64(at.fork)), at.policy_state
+        gate = self.gates[i]
+        use = gate.ring.use()
+        for at, start, end in _pieces(line, max(0, resumed - gate.tokens), length):
+            session = at.policy_state
             if not isinstance(session, Session):
                 session = session_of(at)
             stretches = session.stretches or ((),) * len(self.gates)
-            used = gate.use(stretches[i], max(begin, start), end, use, 2 * self._settings.listed_saves)
+            used = gate.use(stretches[i], start, end, use, 2 * self._settings.listed_saves)
             session.stretches = with_item(stretches, i, used)
-            if start >= begin or at.parent is None:
-                return int(use)
-            at, end = at.parent, begin
+        return int(use)
 
     def _branched(self, line: Line, text: int, would: int) -> None:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
@@ -519,15 +517,11 @@ class RecencyShadow:
     def _holds(self, line: Line, length: int) -> bool:
         """Whether it holds all windows before a boundary. Cost: O(lines of them, listed_saves)."""
         for i, gate in enumerate(self.gates):
-            at, end, start = line, i64(length), max(0, i64(length) - gate.tokens)
-            while True:
-                begin, session = max(0, i64(at.fork)), at.policy_state
+            for at, start, end in _pieces(line, max(0, length - gate.tokens), length):
+                session = at.policy_state
                 stretches = session.stretches if isinstance(session, Session) else ()
-                if not gate.holds(stretches[i] if stretches else (), max(begin, start), end):
+                if not gate.holds(stretches[i] if stretches else (), start, end):
                     return False
-                if start >= begin or at.parent is None:
-                    break
-                at, end = at.parent, begin
         return True
 
     def _resumable(self, line: Line | None, length: int) -> int:
@@ -547,3 +541,14 @@ class RecencyShadow:
             length = min(length, begin)
             line = line.parent
         return 0
+
+
+def _pieces(line: Line, start: i64, end: i64) -> list[tuple[Line, int, int]]:
+    """The lines that own [start, end) of a text, and what of it; the last one first. Cost: O(lines)."""
+    found: list[tuple[Line, int, int]] = []
+    while True:
+        begin = max(0, i64(line.fork))
+        found.append((line, int(max(begin, start)), int(end)))
+        if start >= begin or line.parent is None:
+            return found
+        line, end = line.parent, begin
