@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from unified_tree import TreeView
     from unified_tree.nodes.line import Line
-    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.node import Value
     from unified_tree.nodes.order import Order
     from unified_tree.policies.density.turns import Place, Turn
 
@@ -116,13 +116,6 @@ class no_earlier(HitDensity):
         return queue - ((EARLIER - SESSION) << KIND_SHIFT) if queue >> KIND_SHIFT == EARLIER else queue
 
 
-class no_last_again(HitDensity):
-    """Where a session's last window or state went, the one before is not the last again."""
-
-    def _lost_boundary(self, node: Node) -> None:
-        pass
-
-
 class no_counts(HitDensity):
     """It is not counted how often sessions go on from their last window or state, and from an earlier one."""
 
@@ -137,7 +130,7 @@ class no_shadow(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._shadow = Unseen(view.settings, {i: self._window[i] for i in self._gates})
+        self._shadow = Unseen(view.settings, [self._window[i] for i in self._gates])
 
 
 class no_settling(HitDensity):

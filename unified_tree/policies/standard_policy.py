@@ -21,7 +21,7 @@ class Standard:
     Attributes:
         by_use: whether a use changes a rank.
         chooses: whether it chooses victims other than by rank.
-        hears_texts: whether it wants the events of texts; `hears_locks`: those of locks.
+        hears_uses: whether it wants the event `touched`; `hears_texts`: those of texts; `hears_locks`: those of locks.
         weighs_copies: whether a rank depends on a copy on the other tier.
     """
 
@@ -29,6 +29,7 @@ class Standard:
     chooses = False
     compares_across_pools = True
     follows_texts = False
+    hears_uses = False
     hears_texts = False
     hears_locks = False
     weighs_copies = False

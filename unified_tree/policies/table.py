@@ -105,6 +105,8 @@ class CostAware(Standard):
     budget share their inflation.
     """
 
+    hears_uses = True
+
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
         self._inflation = [0.0] * (2 * len(view.components))
@@ -164,6 +166,7 @@ class Guarded(Standard):
             if overrides(policy, name):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
+        self.hears_uses = "touched" in self._events
         self.hears_texts = any(name in self._events for name in OF_TEXTS)
         self.hears_locks = any(name in self._events for name in OF_LOCKS)
         self.failures = 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unified_tree.declare.component import Component
     from unified_tree.declare.settings import TreeSettings
-    from unified_tree.nodes.node import Node, Value
+    from unified_tree.nodes.node import Value
     from unified_tree.terms.tier import Tier
 
 
@@ -45,18 +45,6 @@ class TreeView:
     @abstractmethod
     def tokens_lost(self, value: Value) -> int:
         """How many tokens have to be computed again without a value, whatever other tiers have. Cost: as `restore_cost`."""
-
-    def boundary_of(self, node: Node | None, length: int) -> Node | None:
-        """The node at or above another at whose end the longest boundary of any tier lies, of those at most `length`; None for
-        none, or if it lies further up than the setting `cost_steps`. Cost: O(nodes up to it).
-        """
-        for _ in range(self.settings.cost_steps):
-            if node is None or node.parent is None:
-                break
-            if node.resumable and node.end <= length:
-                return node
-            node = node.parent
-        return None
 
     @abstractmethod
     def held_pages(self, component: int, tier: Tier) -> int:

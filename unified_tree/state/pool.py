@@ -236,7 +236,8 @@ class Pool:
 
     def created(self, value: Value) -> None:
         """A new value is complete, and may be a victim. Cost: as `add_evictable`."""
-        self._policy.touched(value)
+        if self._policy.hears_uses:
+            self._policy.touched(value)
         self.add_evictable(value)
 
     def remove(self, value: Value) -> None:
@@ -254,13 +255,22 @@ class Pool:
         """A match uses a value, by a prefix of so many tokens; 0 hits for an insert. Cost: as `reorder`."""
         value.touch(length, now, hits)
         value.demoted = False
-        self._policy.touched(value)
+        if self._policy.hears_uses:
+            self._policy.touched(value)
         if value.is_placed and (self._policy.by_use or value.urgency != self.urgency(value)):
             if self.shares is None:  # as `_leave`, at each hit
                 self.order.discard(value)
             else:
                 self._leave(value)
             self.add_evictable(value)
+
+    def outlives(self, value: Value, copy: Value) -> None:
+        """A value stays while its copy on the other tier goes, whose last use counts as one of it. Cost: as `reorder`."""
+        if copy.touched > value.touched:
+            value.touched = copy.touched
+            if self._policy.hears_uses:
+                self._policy.touched(value)
+            self.reorder(value)
 
     def went(self, value: Value, is_whole: bool) -> None:
         """Tell the policy of a victim, which goes, or loses its end and is ranked again."""

@@ -339,6 +339,7 @@ class TreeState:
             on_host = node.host[component]
             if on_host is not None:
                 on_host.run_pages = value.run_pages
+                self.host_pools[component].outlives(on_host, value)
             for sharer in self.layout.sharers_of[component]:
                 shared = node.device[sharer]
                 if shared is not None:

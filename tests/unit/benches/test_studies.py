@@ -42,7 +42,7 @@ STUDIES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "splits": (splits.main, ["built-in agents gpt-oss-20b 8", "--json"]),
 }
 PARTS_OF_DENSITY = (
-    *("groups", "places", "tokens_lost", "reach", "earlier", "last_again", "counts", "shadow", "settling", "rise"),
+    *("groups", "places", "tokens_lost", "reach", "earlier", "counts", "shadow", "settling", "rise"),
     "copies",
 )
 

@@ -344,6 +344,19 @@ def test_what_the_other_tier_has_too_goes_first(tier: Tier) -> None:
     assert grove.tree.evict({"full": 4}, tier).lost == 1
 
 
+@pytest.mark.parametrize("policy", ["lru", "density"])
+def test_what_stays_on_host_was_used_when_it_was_on_device(policy: str) -> None:
+    grove = Grove([FULL], policy=policy)
+    used, unused = "abcdefgh", "ijklmnop"
+    for text in (used, unused):
+        grove.put(text)
+        grove.backup(text)
+    grove.match(used)
+    grove.evict(8)  # both are on host alone
+    assert grove.tree.evict({"full": 4}, Tier.HOST).lost == 1
+    assert grove.match(used, touch=False).reachable.length == len(used)
+
+
 def test_recency_has_lost_what_the_device_loses_once_the_host_was_full() -> None:
     """Until then a backup might have saved it. A text takes four pages of two tokens."""
     grove = Grove([FULL], policy="density")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traffic import PATHS, STATES, WINDOWS, Served, Texts
 
-from unified_tree import BlockBudget, Key, NodeId, Tier, TreeSettings
+from unified_tree import BlockBudget, Key, Tier, TreeSettings
 from unified_tree.controllers import HostTier
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.nodes.line import Line
-from unified_tree.nodes.node import Node, Value
 from unified_tree.policies.density.recency_shadow import WAIT, RecencyShadow, Request, Ring
 
 
@@ -100,7 +98,7 @@ def test_it_says_what_recency_hits(kind: str, tokens: int, boundaries: int, poin
         hits = lru.serve(prompt), density.serve(prompt)
         if shadow.came > came:  # else what came before has begun to count half
             hit, asked, by_recency = hit + hits[0], asked + len(prompt), by_recency + shadow.by_recency - before
-    assert shadow.texts.first or kind != PATHS
+    assert shadow.texts._first or kind != PATHS
     assert 100 * by_recency / asked == pytest.approx(100 * hit / asked, abs=points)
 
 
@@ -144,7 +142,7 @@ def test_while_recency_decides_it_hits_what_the_tree_hits(
     shadow = server.policy._shadow
     shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
     hit = hit_together(server, Texts(seed).traffic(400, changes=True), at_once, answer)
-    assert hit > 0 and any(ring.first for ring in [shadow.texts, *(gate.ring for gate in shadow.gates)])
+    assert hit > 0 and any(ring._first for ring in [shadow.texts, *(gate.ring for gate in shadow.gates)])
     assert abs(shadow.lead) <= 0.025 * hit
 
 
@@ -169,15 +167,15 @@ def test_with_a_host_too_it_hits_what_the_tree_hits(kind: str, has_budget: bool,
     shadow = server.policy._shadow
     shadow.is_ahead, shadow._tried_again_at = True, 1 << 60
     hit = hit_together(server, Texts(seed).traffic(600, changes=True), 1, 8)
-    assert hit > 0 and shadow.texts.first
+    assert hit > 0 and shadow.texts._first
     assert abs(shadow.lead) <= 0.025 * hit
 
 
 def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_room() -> None:
     """Recency has as much room for states as the host has, though its texts are evicted there, and their states with them."""
     states = 30
-    host = HostTier(engine=NullEngine(), page_counts={"full": 400, "mamba": states})
-    server = Served("density", STATES, 200, 6, host=host)
+    host = HostTier(engine=NullEngine(), page_counts={"full": 300, "mamba": states})
+    server = Served("density", STATES, 300, 6, host=host)
     policy = server.policy
     shadow, component = policy._shadow, policy._gates[0]
     least_here, least = states, states
@@ -187,7 +185,7 @@ def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_ro
             least_here = min(least_here, policy._view.held_pages(component, Tier.HOST))
             least = min(least, int(shadow.gates[0].ring.held))
     assert least_here < states // 2
-    assert least >= states - 1
+    assert least >= 0.9 * states
 
 
 def grow(shadow: RecencyShadow, line: Line, start: int, end: int) -> Request:
@@ -207,14 +205,14 @@ class Shadow:
 
     def __init__(self, room: int, *, states: int | None = None, windows: tuple[int, int] | None = None) -> None:
         given = [(1, states)] if states is not None else [windows] if windows is not None else []
-        self.real = RecencyShadow(TreeSettings(), {i: tokens for i, (tokens, _) in enumerate(given, 1)})
+        self.real = RecencyShadow(TreeSettings(), [tokens for tokens, _ in given])
         self.rings = [self.real.texts, *(gate.ring for gate in self.real.gates)]
         self.rooms = [room, *(held for _, held in given)]
         self.cut()
 
     def cut(self) -> None:
         for ring, room in zip(self.rings, self.rooms, strict=True):
-            self.real.cut(ring, room)
+            ring.cut(room)
 
     @property
     def held(self) -> list[int]:
@@ -235,13 +233,6 @@ class Shadow:
         self.cut()
         return line
 
-    def locked(self, line: Line, length: int) -> Node:
-        """A running request holds so much of it; to be unlocked."""
-        node = Node(NodeId(length), None, b"", length, 2)
-        node.line = line
-        self.real.locked(node)
-        return node
-
     def saved(self, line: Line, length: int) -> None:
         """A boundary of it is saved."""
         save(self.real, line, length)
@@ -254,131 +245,6 @@ def test_a_text_loses_its_end_first() -> None:
     shadow.made(70)
     assert shadow.asked(first, 60) == 30
     assert shadow.asked(first, 60) == 60, "it was computed anew"
-
-
-def test_what_a_running_request_has_goes_after_all_else() -> None:
-    shadow = Shadow(100)
-    first = shadow.made(60)
-    shadow.locked(first, 60)
-    second, third = shadow.made(30), shadow.made(30)
-    assert shadow.held == [100]
-    assert [shadow.asked(line, length) for line, length in ((first, 60), (third, 30), (second, 30))] == [60, 30, 10]
-
-
-def test_when_it_has_ended_it_goes_as_any_other() -> None:
-    shadow = Shadow(100)
-    first = shadow.made(60)
-    node = shadow.locked(first, 60)
-    shadow.made(30)
-    shadow.real.unlocked(node)
-    shadow.made(60)
-    assert shadow.asked(first, 60) == 10
-
-
-def test_more_than_there_is_room_for_is_locked() -> None:
-    shadow = Shadow(100)
-    nodes = []
-    for line in [Line(None, -1, 60) for _ in range(4)]:
-        grow(shadow.real, line, 0, 60)
-        nodes.append(shadow.locked(line, 60))
-        shadow.cut()
-    assert shadow.held == [240]
-    for node in nodes:
-        shadow.real.unlocked(node)
-    shadow.cut()
-    assert shadow.held == [100] and not shadow.real._locked
-
-
-def test_a_locked_text_stays_though_others_use_its_beginning() -> None:
-    shadow = Shadow(100)
-    first = shadow.made(60)
-    shadow.locked(first, 60)
-    fork = shadow.made(30, first, 20)
-    shadow.real.unlocked(shadow.locked(fork, 30))
-    assert shadow.asked(first, 20) == 20
-    for _ in range(3):
-        shadow.made(30)
-    assert shadow.asked(first, 60) == 60
-
-
-def test_the_part_that_a_shorter_request_has_stays_locked() -> None:
-    shadow = Shadow(100)
-    first = shadow.made(60)
-    shadow.locked(first, 40)
-    shadow.real.unlocked(shadow.locked(first, 60))
-    for _ in range(4):
-        shadow.made(40)
-    assert shadow.asked(first, 60) == 40
-
-
-def test_a_text_that_two_requests_have_stays_until_both_have_ended() -> None:
-    shadow = Shadow(100)
-    first = shadow.made(60)
-    node = shadow.locked(first, 60)
-    shadow.real.locked(node)
-    shadow.real.unlocked(node)
-    shadow.made(60)
-    assert shadow.asked(first, 60) == 60
-    shadow.real.unlocked(node)
-    assert not shadow.real._locked
-
-
-@pytest.mark.parametrize("has_lock", [False, True])
-def test_in_one_budget_what_a_running_request_resumes_from_stays_if_it_is_locked(has_lock: bool) -> None:
-    shadow = Shadow(100, states=9)
-    shadow.real.share(1, [10])
-    shadow.rings = [shadow.real.texts]
-    shadow.rooms = [100]
-    first = shadow.made(40)
-    shadow.saved(first, 40)
-    node = shadow.locked(first, 40)
-    if has_lock:
-        state = Value(node, 1, Tier.DEVICE, b"", 0, 0)
-        state.locks = 1
-        node.set_value(1, Tier.DEVICE, state)
-    shadow.made(60)
-    assert shadow.asked(first, 40, 0) == (40 if has_lock else 0)
-
-
-def test_what_is_locked_is_used_anew_once_while_all_else_goes_by() -> None:
-    """Uses of states are counted by a ring of their own."""
-    shadow = Shadow(10_000, states=9)
-    first = shadow.made(60)
-    shadow.saved(first, 60)
-    node = shadow.locked(first, 60)
-    state = Value(node, 1, Tier.DEVICE, b"", 0, 0)
-    state.locks = 1
-    node.set_value(1, Tier.DEVICE, state)
-    for _ in range(1_000):
-        shadow.made(30)
-    assert shadow.real.texts.last < 1_010
-    assert shadow.asked(first, 60) == 60
-
-
-@pytest.mark.parametrize("kind", [PATHS, STATES])
-@pytest.mark.parametrize("seed", range(40))
-def test_the_shadow_locks_what_the_tree_does(kind: str, seed: int) -> None:
-    """At each moment, of requests that share texts, fork off, and end in any order; and nothing once they have ended."""
-    server, draw = Served("density", kind, 1_500, 300), Random(seed)
-    cache, shadow, running = server.cache, server.policy._shadow, list[Lease]()
-
-    def locked() -> dict[Node, int]:
-        nodes = [receipt.paths[0].node for receipt in cache.tree.locks.open.values() if receipt.paths]
-        assert all(node.device[0] is not None and node.device[0].locks for node in nodes)
-        return {node: nodes.count(node) for node in nodes}
-
-    for at, prompt in enumerate(Texts(seed).traffic(200)):
-        lease = cache.acquire(Key(prompt), [])
-        cache.allocate(lease, len(prompt))
-        cache.commit(lease, prompt)
-        running.append(lease)
-        assert shadow._locked == locked()
-        while len(running) > 6 or (running and draw.random() < 0.3):
-            cache.release(running.pop(draw.randrange(len(running))))
-            assert shadow._locked == locked(), at
-    for lease in running:
-        cache.release(lease)
-    assert not shadow._locked
 
 
 def test_the_end_of_a_text_that_nothing_can_be_resumed_from_goes_first() -> None:
@@ -434,7 +300,7 @@ def test_a_text_is_held_once_however_often_it_is_used() -> None:
 @pytest.mark.parametrize("listed_uses", [1, 2, 8])
 def test_of_many_uses_of_a_text_some_are_taken_together(listed_uses: int) -> None:
     """None of its tokens is lost or held twice for that."""
-    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), {})
+    shadow = RecencyShadow(TreeSettings(listed_uses=listed_uses), [])
     line = Line(None, -1, 100)
     grow(shadow, line, 0, 100)
     for length in (*range(90, 0, -7), 100):
@@ -494,16 +360,8 @@ def test_a_boundary_hangs_on_the_line_that_owns_its_length() -> None:
     fork = shadow.made(90, line, 40)
     shadow.saved(fork, 30)
     assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [30, 30]
-    shadow.real.unsaved(fork, 30)
+    shadow.rings[1].cut(0)
     assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [0, 0]
-
-
-def test_what_goes_before_all_others_is_held_no_more() -> None:
-    shadow = Shadow(1_000, states=10)
-    line = shadow.made(60)
-    shadow.saved(line, 60)
-    shadow.real.unsaved(line, 60)
-    assert shadow.held[1] == 0 and shadow.asked(line, 60, 0) == 0
 
 
 def test_windows_that_overlap_are_held_once() -> None:
@@ -526,7 +384,7 @@ def test_a_window_is_lost_with_the_first_of_its_tokens() -> None:
     assert shadow.held[1] == 45, "five of the oldest are gone"
     assert [shadow.asked(line, length, 0) for length in (40, 60)] == [0, 50]
     assert shadow.asked(fork, 70, 0) == 70
-    shadow.real.cut(shadow.rings[1], 5)
+    shadow.rings[1].cut(5)
     assert shadow.asked(fork, 70, 0) == 0, "what it needs before the fork went first"
 
 
@@ -536,7 +394,7 @@ def test_a_window_is_lost_with_the_first_of_its_tokens() -> None:
 )
 def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tuple[str, int, int]], tokens: int) -> None:
     """Against a naive model: the last use of each token. All of a use, or a part of the oldest one, is cut off."""
-    shadow = RecencyShadow(TreeSettings(), {1: tokens})
+    shadow = RecencyShadow(TreeSettings(), [tokens])
     ring = shadow.gates[0].ring
     ring.cut(1 << 40)
     lines = [Line(None, -1, 40) for _ in range(3)]
@@ -567,7 +425,7 @@ def test_windows_of_many_lines_are_held_as_single_tokens_would_be(steps: list[tu
 
 
 def test_pools_that_share_a_budget_share_its_room() -> None:
-    shadow = RecencyShadow(TreeSettings(), {1: 1, 2: 8})
+    shadow = RecencyShadow(TreeSettings(), [1, 8])
     shadow.share(2, [100, 3])
     first = Line(None, -1, 50)
     grow(shadow, first, 0, 50)

@@ -60,8 +60,6 @@ COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
 KNOWN_SWITCHES: Final = 64
 """`explain` knows when the last so many changes between recency and the learned order were."""
-TICK: Final = 2.0**-50
-"""Each tick of a later use adds this share of worth: of two queues' values worth the same, the older goes first."""
 
 UNUSED: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
@@ -101,8 +99,8 @@ class HitDensity(Standard):
 
     chooses = True
     follows_texts = True
+    hears_uses = True
     hears_texts = True
-    hears_locks = True
     weighs_copies = True
 
     def __init__(self, view: TreeView) -> None:
@@ -114,8 +112,8 @@ class HitDensity(Standard):
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         size = view.page_size
-        of_kinds = {i: 1 if self._is_state[i] else components[i].coverage.boundary_pages(size) * size for i in self._gates}
-        self._shadow = RecencyShadow(settings, of_kinds)
+        windows = [1 if self._is_state[i] else components[i].coverage.boundary_pages(size) * size for i in self._gates]
+        self._shadow = RecencyShadow(settings, windows)
         self._learning: Iterator[None] | None = None
         pools = 2 * len(components)
         self.rankings = 0
@@ -189,7 +187,7 @@ class HitDensity(Standard):
         """
         if self._by_recency:
             return float(since)
-        return self._worth(pool, queue, since) * (1.0 + float(since) * TICK)
+        return self._worth(pool, queue, since)
 
     def _worth(self, pool: int, queue: i64, since: i64) -> float:
         kind = queue >> KIND_SHIFT
@@ -283,7 +281,7 @@ class HitDensity(Standard):
     def _queues_of(self, value: Value) -> Queues:
         pool, root = self._pool_of(value), value.node.root
         group = 0 if root is None else root.group if root.owner_groups is None else group_of(value.node)
-        place = (group * len(self._inflation) + pool) * URGENCIES + value.urgency
+        place = (group * len(self._usual_ages) + pool) * URGENCIES + value.urgency
         queues = self._queues.get(place)
         if queues is None:
             queues = self._queues[place] = Queues(self, pool, value.urgency)
@@ -310,8 +308,6 @@ class HitDensity(Standard):
             line, parent = value.node.line, value.node.parent
             if line is not None and parent is not None:
                 self._shadow.stranded(line, parent.end, value.node.end)
-        if not self._is_path[value.component]:
-            self._lost_boundary(value.node)
 
     def _cut_shadow(self, value: Value, *, goes: bool) -> None:
         """Cut the shadow to what the device holds of a kind, without a value that is about to go, or to the host's room if that
@@ -326,7 +322,7 @@ class HitDensity(Standard):
             on_device -= value.page_count * (self._view.page_blocks(i, Tier.DEVICE) if has_budget else 1)
         if host_room or not on_host:
             held = max(host_room, on_device)
-            self._shadow.cut(ring, held if self._is_state[i] and not has_budget else held * self._view.page_size)
+            ring.cut(held if self._is_state[i] and not has_budget else held * self._view.page_size)
 
     def _held(self, component: int) -> tuple[int, int]:
         """Pages of a kind on device and on host; of budgets blocks of all kinds, on host as on device. Cost: O(components)."""
@@ -336,17 +332,6 @@ class HitDensity(Standard):
             on_device += self._view.held_pages(i, Tier.DEVICE) * blocks
             on_host += self._view.held_pages(i, Tier.HOST) * blocks
         return on_device, on_host
-
-    def _lost_boundary(self, node: Node) -> None:
-        """A window or a state goes: if that was the session's last one, the one before is the last again."""
-        turn = None if node.line is None else latest(node.line)
-        if turn is None or turn.saved_to != node.end:
-            return
-        before = self._view.boundary_of(node.parent, node.end)
-        turn.saved_to = 0 if before is None else before.end
-        for value in [] if before is None else [*before.device, *before.host]:
-            if value is not None and value.is_placed and not self._is_path[value.component]:
-                self._view.reorder(value)
 
     def arrived(self, node: Node | None, length: int, hit: int) -> object:
         line = None if node is None else node.line
@@ -416,12 +401,6 @@ class HitDensity(Standard):
         turn = latest(line)
         if turn is not None:
             turn.saved_to = max(turn.saved_to, node.end)
-
-    def locked(self, node: Node) -> None:
-        self._shadow.locked(node)
-
-    def unlocked(self, node: Node) -> None:
-        self._shadow.unlocked(node)
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""

@@ -5,8 +5,8 @@ its text was used by which use, as stairs: the longer, the earlier. Each use has
 used since. Recency evicts the oldest use first, so what it holds is a number: the first use that is still there. Whenever the
 tree has lost something for want of room, recency has, too, and holds no more than the larger tier can.
 
-It does as the tree would: a text that is locked does not go; the end of a text that nothing can be resumed from goes before all
-else, and boundaries leave with their text; each insert is a use. So on one tier, while recency decides, both hit nearly alike.
+It does as the tree would: the end of a text that nothing can be resumed from goes before all else, and boundaries leave with
+their text; each insert is a use. So on one tier, while recency decides, both hit nearly alike. It knows nothing of locks.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
@@ -24,11 +24,11 @@ from unified_tree.native.chosen import untracked, with_item
 from unified_tree.policies.density.turns import Place, Session, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unified_tree.declare.settings import TreeSettings
     from unified_tree.nodes.line import Line
-    from unified_tree.nodes.node import Node
 
-NEVER: Final[i64] = 1 << 62
 FEWER: Final = 0.001
 """A trial of the learned order ends when it has hit so many fewer of the tokens that came lately than recency would have."""
 FADES: Final = 512
@@ -59,32 +59,22 @@ class Ring:
         self.held: i64 = 0
 
     @property
-    def first(self) -> i64:
-        """The number of the oldest use that something may be left of."""
-        return self._first
-
-    @property
     def last(self) -> i64:
         """The number of the last use; -1 for none."""
         return self._next - 1
 
-    def cut(self, amount: i64, before: i64 = NEVER) -> bool:
-        """No more than so much is held from now on; the oldest goes first, but no use from the number `before` on. Returns
-        whether more is still held for that reason. Cost: O(1), amortized over uses.
-        """
+    def cut(self, amount: i64) -> None:
+        """No more than so much is held from now on; the oldest goes first. Cost: O(1), amortized over uses."""
         while self.held > amount and self._first < self._next:
-            if self._first >= before:
-                return True
             slot = self._first % self._size
             there: i64 = self._amounts[slot]
             over = self.held - amount
             if there > over:
                 self._amounts[slot] = int(there - over)
                 self.held -= over
-                return False
+                break
             self.held -= there
             self._first += 1
-        return False
 
     def use(self) -> i64:
         """The number of the next use, which has nothing yet. Cost: O(1)."""
@@ -121,7 +111,6 @@ class Gate:
     """A kind of windows, or states, that a boundary needs.
 
     Args:
-        component: by index.
         ring: the amounts of its uses.
         tokens: of a window; 1 for a state.
 
@@ -129,10 +118,9 @@ class Gate:
         ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
     """
 
-    __slots__ = ("component", "ring", "tokens", "weight")
+    __slots__ = ("ring", "tokens", "weight")
 
-    def __init__(self, component: int, ring: Ring, tokens: int) -> None:
-        self.component = component
+    def __init__(self, ring: Ring, tokens: int) -> None:
         self.ring = ring
         self.weight: i64 = 1
         self.tokens: i64 = tokens
@@ -215,7 +203,7 @@ class RecencyShadow:
     """What recency would hold, and whether it would hit more.
 
     Args:
-        windows: of each kind of windows that a boundary needs its component, by index, and tokens; 1 for states.
+        windows: of each kind of windows that a boundary needs its tokens; 1 for states.
 
     Attributes:
         texts: what it holds of texts; `gates`: of windows and states.
@@ -225,15 +213,13 @@ class RecencyShadow:
         lead: tokens that were hit lately beyond those that recency would have hit; came: all tokens that came lately.
     """
 
-    def __init__(self, settings: TreeSettings, windows: dict[int, int]) -> None:
+    def __init__(self, settings: TreeSettings, windows: Sequence[int]) -> None:
         self._settings = settings
         size = 2 * settings.remembered_turns
         self.texts = Ring(size)
         self.save_grid_tokens = 1
         self._token_weight: i64 = 1
-        self.gates = [Gate(component, Ring(size), tokens) for component, tokens in windows.items()]
-        self._locked: dict[Node, int] = {}  # and how often
-        self._oldest_locked: i64 = NEVER  # no locked text has an older use
+        self.gates = [Gate(Ring(size), tokens) for tokens in windows]
         self.is_ahead = False
         self.by_recency = 0
         self.lead = self.came = 0.0
@@ -263,7 +249,7 @@ class RecencyShadow:
             would = self._resumable(line, text)
             if would < hit <= text and self._uses(line.owner(hit), hit) is None:
                 would = hit  # of spare windows, which go first by any order
-                self._use(line, hit)
+                self._use(line, hit, hit)
             if text < length or would < hit:
                 self._branched(line, text, would)
         self.by_recency += would
@@ -300,18 +286,15 @@ class RecencyShadow:
         else:
             self._use(owner, length, resumed)
 
-    def _use(self, line: Line, length: int, resumed: int = NEVER) -> None:
-        """A boundary's windows and states are used. Cost: O(listed_saves)."""
+    def _use(self, line: Line, length: int, resumed: int) -> None:
+        """A boundary's windows and states are used. Cost: O(kinds, lines of a window, listed_saves)."""
         if length <= line.fork:
             line = line.owner(length)
-        begin = min(length, resumed)
-        self._list(line, length, untracked(tuple([self._use_window(line, i, length, begin) for i in range(len(self.gates))])))
+        self._list(line, length, untracked(tuple([self._use_window(line, i, resumed, length) for i in range(len(self.gates))])))
 
     def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
         """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it. Cost: O(1)."""
-        session = line.policy_state
-        if not isinstance(session, Session):
-            session = session_of(line)
+        session = session_of(line)
         saves = session.saves
         if saves is None:
             saves = session.saves = {}
@@ -320,13 +303,13 @@ class RecencyShadow:
             del saves[next(iter(saves))]
         saves[length] = uses
 
-    def _use_window(self, line: Line, i: int, length: int, resumed: int) -> int:
+    def _use_window(self, line: Line, i: int, resumed: int, length: int) -> int:
         """The next use of a kind has its window before a boundary; the number of that. Cost: O(lines of it, listed_saves)."""
         gate = self.gates[i]
         use = gate.ring.use()
         for at, start, end in _pieces(line, max(0, resumed - gate.tokens), length):
             session = at.policy_state
-            if not isinstance(session, Session):
+            if not isinstance(session, Session):  # inline, for each window of a hit
                 session = session_of(at)
             stretches = session.stretches or ((),) * len(self.gates)
             used = gate.use(stretches[i], start, end, use, 2 * self._settings.listed_saves)
@@ -337,7 +320,7 @@ class RecencyShadow:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
         point = text - text % self.save_grid_tokens
         if point > would:
-            self._use(line, point)
+            self._use(line, point, point)
 
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
@@ -345,71 +328,6 @@ class RecencyShadow:
         if isinstance(session, Session) and session.saves is not None:
             for i, use in enumerate(session.saves.pop(length, ())):
                 session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
-
-    def cut(self, ring: Ring, amount: i64) -> None:
-        """Recency holds no more than so much of a kind, except that it keeps all that is locked.
-
-        Cost: O(1) amortized over uses; O(locked nodes) each time that the oldest use left is of a locked text.
-        """
-        if ring is not self.texts or not self._locked:
-            ring.cut(amount)
-            return
-        latest = ring.last
-        while ring.cut(amount, self._oldest_locked) and ring.first <= latest:
-            self._use_locked(ring.first)
-
-    def locked(self, node: Node) -> None:
-        """A text up to a node's end is locked once more, so it goes after all that is not. Cost: O(lines from the root) for the
-        first lock, O(1) for each other.
-        """
-        locks = self._locked.get(node, 0)
-        self._locked[node] = locks + 1
-        if not locks:
-            self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
-
-    def unlocked(self, node: Node) -> None:
-        """One of these locks has ended. Cost: O(1)."""
-        locks = self._locked.pop(node, 0) - 1
-        if locks > 0:
-            self._locked[node] = locks
-
-    def _use_locked(self, last: i64) -> None:
-        """Locked texts and boundaries of which something was used last by one of the uses up to some number are used anew."""
-        for node in self._locked:
-            if node.line is not None and self._oldest_use(node) <= last:
-                self._used(node.line, node.end, self.texts.use(), 0)
-                if self._locked_boundary(node):
-                    self._use(node.line, node.end)
-        self._oldest_locked = NEVER
-        for node in self._locked:
-            self._oldest_locked = min(self._oldest_locked, self._oldest_use(node))
-
-    def _oldest_use(self, node: Node) -> i64:
-        """The oldest of the uses that have a locked text, and of the boundary at its end."""
-        found, end, line = NEVER, node.end, node.line
-        for use in self._locked_boundary(node):
-            found = min(found, i64(use))
-        while line is not None:
-            session, at = line.policy_state, max(0, line.fork)
-            if isinstance(session, Session):
-                for i in range(0, len(session.stairs), 2):
-                    if at >= end:
-                        break
-                    at, found = session.stairs[i], min(found, i64(session.stairs[i + 1]))
-            end, line = min(end, max(0, line.fork)), line.parent
-        return found
-
-    def _locked_boundary(self, node: Node) -> tuple[int, ...]:
-        """The uses that have the windows and states at a node's end, of each kind; none if one of these is not locked, or has a
-        ring of its own.
-        """
-        for gate in self.gates:
-            value = node.device[gate.component]
-            if gate.ring is not self.texts or value is None or not value.locks:
-                return ()
-        if node.line is None or not self.gates:
-            return ()
-        return self._uses(node.line.owner(node.end), node.end) or ()
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
@@ -422,7 +340,7 @@ class RecencyShadow:
                 line = line.owner(end)
             session, start = line.policy_state, max(0, line.fork)
             end = start
-            if not isinstance(session, Session) or self._has_boundary(line, session, begin):
+            if not isinstance(session, Session) or any(at > begin and self._holds(line, at) for at in session.saves or ()):
                 return
             left: list[int] = []
             at = start
@@ -434,12 +352,6 @@ class RecencyShadow:
                     left += (min(last, begin), use)
                 at = last
             session.stairs = untracked(tuple(left))
-
-    def _has_boundary(self, line: Line, session: Session, begin: int) -> bool:
-        """Whether recency holds a boundary of a line behind some length."""
-        if session.saves is None:
-            return False
-        return any(at > begin and self._holds(line, at) for at in session.saves)
 
     def _count(self) -> None:
         """One more request."""
@@ -536,7 +448,7 @@ class RecencyShadow:
                     if longest < at <= length and self._holds(line, at):
                         longest = at
                 if longest:
-                    self._use(line, longest)
+                    self._use(line, longest, longest)
                     return longest
             length = min(length, begin)
             line = line.parent

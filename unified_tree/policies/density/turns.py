@@ -79,7 +79,7 @@ class Turn:
         group: the group of turns that are answered about as often, when it was looked up last (`judged`: see `Survival`).
         is_open: it has not published anything yet.
         by: the turn that went on from it; None while there is none.
-        saved_to: the longest window or state of the session; 0 for none.
+        saved_to: the longest boundary that was saved of the session; 0 for none.
     """
 
     __slots__ = (
