@@ -92,7 +92,7 @@ class EvictionPolicy(ABC):
     # -- events of values
 
     def touched(self, value: Value) -> None:  # noqa: B027
-        """A value was created or used; its rank is asked for next."""
+        """A value was created or used, or outlives a copy on device that was used later; its rank is asked for next."""
 
     def went(self, value: Value, *, is_whole: bool) -> None:  # noqa: B027
         """The value was chosen as a victim; if not `is_whole`, it only loses its end, and its rank is asked for again."""

@@ -360,8 +360,16 @@ def test_a_boundary_hangs_on_the_line_that_owns_its_length() -> None:
     fork = shadow.made(90, line, 40)
     shadow.saved(fork, 30)
     assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [30, 30]
-    shadow.rings[1].cut(0)
+    shadow.real.unsaved(fork, 30)
     assert [shadow.asked(each, each.end, 0) for each in (line, fork)] == [0, 0]
+
+
+def test_what_goes_before_all_others_is_held_no_more() -> None:
+    shadow = Shadow(1_000, states=10)
+    line = shadow.made(60)
+    shadow.saved(line, 60)
+    shadow.real.unsaved(line, 60)
+    assert shadow.held[1] == 0 and shadow.asked(line, 60, 0) == 0
 
 
 def test_windows_that_overlap_are_held_once() -> None:
