@@ -96,6 +96,7 @@ class UnifiedTree:
         page_counts = validate_device_pools(page_counts or {}, budget, components)
         host_page_counts = validate_host_pools(host_page_counts or {}, host_budget, components)
         factory = policy_factory(policy)
+        self._policy_name = policy if isinstance(policy, str) else None
 
         def make_policy(view: TreeView) -> EvictionPolicy | Standard:
             return made_policy(factory, policy, view)
@@ -118,6 +119,11 @@ class UnifiedTree:
     def page_size(self) -> int:
         """Tokens a page."""
         return self._state.page_size
+
+    @property
+    def policy_name(self) -> str:
+        """The eviction policy: its name, or its class where it was given as a factory."""
+        return self._policy_name or type(self._state.pools(Tier.DEVICE)[0].policy).__name__
 
     @property
     def node_count(self) -> int:

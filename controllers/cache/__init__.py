@@ -13,7 +13,15 @@ from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.cache.resources import CacheLayout
 from unified_tree.controllers.cache.state_pages import StateCopy
-from unified_tree.controllers.cache.stats import AgeStats, CacheStats, HostPoolStats, PoolAgeStats, PoolStats, TransferStats
+from unified_tree.controllers.cache.stats import (
+    AgeStats,
+    CacheStats,
+    HostPoolStats,
+    PolicyStats,
+    PoolAgeStats,
+    PoolStats,
+    TransferStats,
+)
 from unified_tree.controllers.weights.generations import Generation
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ __all__ = [
     "Generation",
     "HostPoolStats",
     "Lease",
+    "PolicyStats",
     "PoolAgeStats",
     "PoolStats",
     "PrefixCache",

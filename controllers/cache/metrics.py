@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CacheStats,
         HostPoolStats,
         MissMemoryStats,
+        PolicyStats,
         PoolStats,
         TransferStats,
     )
@@ -47,8 +48,8 @@ SHORT_BY_BITS = tuple(range(0, 34, 2))
 MAX_NAMESPACE_LABELS = 32
 OTHER_NAMESPACES = "(others)"
 OWN_LABELS = frozenset(
-    ("answer", "cache_source", "call", "cause", "component", "detail", "direction", "le", "namespace", "outcome", "pool")
-) | {"group", "reason", "room", "source", "state", "tier", "verb"}
+    ("answer", "cache_source", "call", "cause", "component", "detail", "direction", "figure", "group", "le", "namespace")
+) | {"outcome", "policy", "pool", "reason", "room", "source", "state", "tier", "verb"}
 """Labels that samples have besides the embedder's."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
@@ -110,6 +111,7 @@ class CacheCollector:
         for field, (name, what) in AGES.items() if stats.ages else ():
             ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
             yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
+        yield from self.policy(stats.policy, stats.ticks)
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield from self.sessions(stats.sessions, stats.hints)
         yield self._gauge("leases", "leases not released", {(): stats.leases})
@@ -144,6 +146,15 @@ class CacheCollector:
         yield self._gauge("miss_memory_prefixes", "evicted prefixes that are remembered", prefixes, "state")
         yield self._gauge("miss_memory_bytes", "memory for the whole ones", {(): memory.size_bytes})
         yield self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten", {(): memory.forgotten})
+
+    def policy(self, policy: PolicyStats, ticks: int) -> Iterator[Metric]:
+        """The families of the eviction policy, and of the clock by which it counts."""
+        name = printable(policy.name)
+        failures: Samples = {(name,): policy.failures}
+        yield self._counter("policy_failures", "how often a custom eviction policy failed", failures, "policy")
+        figures: Samples = {(name, figure): value for figure, value in policy.figures.items()}
+        yield self._gauge("policy_figure", "what the eviction policy tells of itself", figures, "policy", "figure")
+        yield self._counter("ticks", "matches and inserts: the clock of eviction reasons", {(): ticks})
 
     def sessions(self, open_count: int, hints: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
         """The families of sessions and of hints, by verb and outcome."""

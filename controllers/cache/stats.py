@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.memory.ages import AgeCounter
     from unified_tree.memory.ghosts import Ghosts
     from unified_tree.state.tree_state import TreeState
+    from unified_tree.tree import UnifiedTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,6 @@ class PoolStats:
         page_tokens: tokens a page; a state counts as one.
         victims: values evicted because this pool was short; `evicted_pages` its pages that evictions freed, whichever pool was
             short.
-        policy_failures: how often a policy of the user's own failed for this pool; `last_policy_failure`: why, the last time.
     """
 
     total: int | None
@@ -105,8 +105,6 @@ class PoolStats:
     page_tokens: int
     victims: int
     evicted_pages: int
-    policy_failures: int = 0
-    last_policy_failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +127,32 @@ class HostPoolStats:
     page_bytes: int
     victims: int
     unread_pages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStats:
+    """The eviction policy.
+
+    Attributes:
+        name: by which it was given; its class, where a factory was.
+        figures: what it tells of itself (`EvictionPolicy.figures`). `density`: `evicts_as_lru` (1 while it does),
+            `order_changes` (how often that changed), `turns` it has learned from, and of the tokens that came lately
+            (`recent_tokens`) how many more were hit than `lru` would have (`lead_tokens`).
+        failures: how often a policy of the user's own failed, in all pools; `last_failure`: why, the last time.
+    """
+
+    name: str
+    figures: Mapping[str, float]
+    failures: int
+    last_failure: str | None
+
+    @classmethod
+    def of(cls, tree: UnifiedTree) -> PolicyStats:
+        """A snapshot. Cost: O(pools)."""
+        figures, pools = tree.state.policy.figures(), [*tree.state.pools(Tier.DEVICE), *tree.state.pools(Tier.HOST)]
+        last = [pool.last_policy_failure for pool in pools if pool.last_policy_failure is not None]
+        failures = sum(pool.policy_failures for pool in pools)
+        return cls(name=tree.policy_name, figures=figures, failures=failures, last_failure=last[0] if last else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +264,8 @@ class CacheStats(CacheTotals):
         drops: operations that were dropped or failed, by reason.
         sessions: how many are open.
         hints: those that have ended, by verb and outcome; see `Hints`.
+        policy: the eviction policy.
+        ticks: of the tree's clock, which a match and an insert move on.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
         budget: the budget that the device pools share, None where each has a page count of its own. A pool's `total` is what it
             has and what it could have of free blocks, so it changes, and the totals do not add up. `host_budget` likewise.
@@ -268,6 +294,8 @@ class CacheStats(CacheTotals):
     drops: Mapping[str, int]
     sessions: int
     hints: Mapping[tuple[str, str], int]
+    policy: PolicyStats
+    ticks: int
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
@@ -299,8 +327,6 @@ class CacheStats(CacheTotals):
                 page_tokens=1 if pool.component.coverage.is_exact else cache.page_size,
                 victims=counters.victims.get((Tier.DEVICE, name), 0),
                 evicted_pages=counters.evicted_device_pages.get(name, 0),
-                policy_failures=pool.policy_failures,
-                last_policy_failure=pool.last_policy_failure,
             )
         host_pools = {}
         for name, allocator in controller.host.allocators.items() if controller is not None else ():
@@ -339,6 +365,8 @@ class CacheStats(CacheTotals):
             drops=dict(counters.drops),
             sessions=len(cache.sessions),
             hints=dict(counters.hints),
+            policy=PolicyStats.of(tree),
+            ticks=tree.state.clock,
             pools=pools,
             host_pools=host_pools,
             budget=BudgetStats.of(cache.device),

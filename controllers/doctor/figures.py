@@ -116,6 +116,7 @@ class Figures:
         rejected_requests: how many were never admitted, as far as whoever made the figures knows; a cache alone does not.
         longest_rejected: prompt tokens of the longest of them.
         ghost_bytes: the memory of evictions.
+        policy_failures: how often a custom eviction policy failed; `last_policy_failure`: why, the last time.
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
             `store_faults` pages by the kind of fault; `store_freed_bytes` what it gave up of other formats or sizes;
             `store_is_degraded`: it is not asked for now.
@@ -137,6 +138,8 @@ class Figures:
     longest_rejected: int = 0
     pools: list[PoolFigures] = field(default_factory=list)
     ghost_bytes: int = 0
+    policy_failures: int = 0
+    last_policy_failure: str | None = None
     store_quarantined: int = 0
     store_errors: int = 0
     store_faults: dict[str, int] = field(default_factory=dict)
@@ -185,6 +188,8 @@ class Figures:
             namespace_count=0 if state.ghosts is None else state.ghosts.root_count,
             pools=pools,
             ghost_bytes=state.settings.ghost_bytes,
+            policy_failures=stats.policy.failures,
+            last_policy_failure=stats.policy.last_failure and printable(stats.policy.last_failure),
             store_quarantined=0 if stats.storage is None else sum(stats.storage.quarantined.values()),
             store_errors=0 if stats.storage is None else stats.storage.errors,
             store_faults={} if stats.storage is None else dict(stats.storage.faults),

@@ -112,6 +112,7 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
     """Broken parts first, then the findings that cost most prompt tokens, then those that may be normal; at most `limit`."""
     found = [
         *_store(figures),
+        *_policy(figures),
         *_rejected(figures),
         *_salted(figures),
         *_starved(figures),
@@ -319,6 +320,19 @@ def _store(figures: Figures) -> Iterator[Finding]:
             share=0.0,
             what=f"the store gave up {freed:,.1f} MiB of other formats or sizes to keep its capacity.",
             advice="Give the store more capacity, or each model and format a directory of its own.",
+            is_urgent=True,
+        )
+
+
+def _policy(figures: Figures) -> Iterator[Finding]:
+    """A custom eviction policy raises, or returns no numbers."""
+    if figures.policy_failures:
+        why = figures.last_policy_failure
+        yield Finding(
+            tokens=0,
+            share=0.0,
+            what=f"the eviction policy failed {figures.policy_failures:,} times, the last time with {why}.",
+            advice="Mend the policy, or choose a built-in one: until then what it fails for is evicted early.",
             is_urgent=True,
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.cache.stats import TOTALS
+from unified_tree.controllers.cache.stats import TOTALS, PolicyStats
 from unified_tree.controllers.doctor.figures import kind_of, label_of, printable_sums
 from unified_tree.controllers.pages.tier_pages import total_pages
 from unified_tree.inputs.printable import printable
@@ -108,6 +109,13 @@ def figures(cache: Inspected) -> dict[str, Any]:
                 for i, tier, pool in measured
             ],
         }
+    policy = PolicyStats.of(cache.tree)
+    shown["policy"] = {
+        "name": printable(policy.name),
+        "figures": {name: value for name, value in policy.figures.items() if isfinite(value)},
+        "failures": policy.failures,
+        "last_failure": None if policy.last_failure is None else printable(policy.last_failure, 1000),
+    }
     if cache.storage is not None:
         stored = cache.storage.stats()
         shown["storage"] = {

@@ -191,6 +191,7 @@ STORAGE: Final = record(
     {"quarantined": mapping_of(COUNT), "errors": COUNT, "is_degraded": flag},
     {"last_error": maybe(text), "faults": mapping_of(COUNT), "freed_bytes": COUNT},
 )
+POLICY: Final = record({"name": text, "figures": mapping_of(number), "failures": COUNT, "last_failure": maybe(text)})
 SHAPES: Final[Mapping[str, Shape]] = {
     "cache": record(
         {
@@ -227,7 +228,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
             "details": list_of(row(CAUSE, text, TOKENS)),
             "namespaces": list_of(row(maybe(text), list_of(ANY_INTEGER, SERIES))),
         },
-        {"ages": AGES, "storage": STORAGE, "namespace_count": COUNT},
+        {"ages": AGES, "policy": POLICY, "storage": STORAGE, "namespace_count": COUNT},
     ),
     "happened": record({"events": list_of(EVENT), "left_out": COUNT, "requests": list_of(REQUEST)}),
     "leases": record({"count": COUNT, "largest": list_of(LEASE), "longest": list_of(LEASE)}),

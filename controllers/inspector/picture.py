@@ -188,7 +188,7 @@ class Picture:
 def figures_of(picture: Picture) -> Figures:
     """The figures of a picture that has some."""
     shown, cache = picture.figures, picture.cache
-    stored = shown.get("storage", {})
+    stored, policy = shown.get("storage", {}), shown.get("policy", {})
     names = [component["name"] for component in cache["components"]]
     kinds = {component["name"]: component["kind"] for component in cache["components"]}
     evicted = {(names[component], tier): tokens for component, tier, tokens in shown["evicted"]}
@@ -226,6 +226,8 @@ def figures_of(picture: Picture) -> Figures:
         namespace_count=shown.get("namespace_count", 0),
         pools=pools,
         ghost_bytes=cache["ghost_bytes"],
+        policy_failures=policy.get("failures", 0),
+        last_policy_failure=policy.get("last_failure"),
         store_quarantined=sum(stored.get("quarantined", {}).values()),
         store_errors=stored.get("errors", 0),
         store_faults=stored.get("faults", {}),

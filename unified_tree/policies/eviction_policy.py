@@ -6,7 +6,7 @@ All policies are made of this protocol, the default one included. The tree knows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ class EvictionPolicy(ABC):
         also says what goes before it.
         """
         return f"ranked {rank:g}; the smallest rank goes first"
+
+    def figures(self) -> Mapping[str, float]:
+        """Numbers by which the policy shows what it does now, by names in snake case, for `stats()` and metrics; none by
+        default. Called at each scrape, so O(1).
+        """
+        return {}
 
     # -- events of values
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unified_tree.nodes.node import Node, Value
     from unified_tree.nodes.order import Order
     from unified_tree.policies.tree_view import TreeView
@@ -59,6 +61,10 @@ class Standard:
     def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
         """By its last use."""
         return f"{last_used(rank, now)}; the least recently used goes first"
+
+    def figures(self) -> Mapping[str, float]:
+        """None."""
+        return {}
 
     def touched(self, value: Value) -> None:
         """Nothing to keep."""

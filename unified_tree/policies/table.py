@@ -11,6 +11,7 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.inputs.extensions import find_extension, known_names
+from unified_tree.inputs.printable import printable
 from unified_tree.nodes.node import Value, group_of
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.eviction_policy import EvictionPolicy
@@ -162,7 +163,7 @@ class Guarded(Standard):
         self.follows_texts = bool(getattr(policy, "follows_texts", False))
         self.weighs_copies = bool(getattr(policy, "weighs_copies", False))
         self._events: dict[str, Any] = {}
-        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain"):
+        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain", "figures"):
             if overrides(policy, name):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
@@ -224,6 +225,14 @@ class Guarded(Standard):
         if isinstance(said, str):
             return said
         return f"ranked {rank:g} by {type(self.policy).__name__}; the smallest rank goes first"
+
+    def figures(self) -> dict[str, float]:
+        event = self._events.get("figures")
+        try:
+            return {} if event is None else {printable(str(name)): _number(number) for name, number in dict(event()).items()}
+        except Exception as error:  # as above
+            self._failed(repr(error))
+            return {}
 
     def standing(self, value: Value) -> tuple[float, float]:
         return (value.rank, value.second_rank) if "standing" not in self._events else self._ranked("standing", value)

@@ -110,6 +110,12 @@ function tell(figures, cache, causes) {
     parts.push(make("h2", {}, "Evicted: which pool was short"), table(["component", "tier", "#tokens computed again", "#of all misses"], evicted.sort((one, other) => other[2] - one[2]).map(([component, tier, count]) => [names[component], TIERS[tier], number(count), percent(count, whole - all.hit_tokens)])));
   }
   if (details.length) parts.push(make("h2", {}, details.length < MOST_DETAILS ? "Details" : `Details: the first ${MOST_DETAILS} that came`), table(["cause", "detail", "#tokens"], details.sort((one, other) => other[2] - one[2]).map(([cause, detail, count]) => [causes[cause].replaceAll("_", " "), detail, number(count)])));
+  if (figures.policy) {
+    const { name, figures: own, failures, last_failure } = figures.policy;
+    const told = Object.entries(own).map(([what, value]) => [what.replaceAll("_", " "), number(Math.round(value))]);
+    if (failures) told.push(["times that it failed", number(failures)], ["the last failure", last_failure]);
+    parts.push(make("h2", {}, `Eviction policy: ${name}`), ...(told.length ? [table(["what", ""], told)] : []));
+  }
   const drops = Object.entries(figures.drops);
   if (drops.length) parts.push(make("h2", {}, "Dropped or failed"), table(["what", "#times"], drops.map(([what, count]) => [what, number(count)])));
   if (figures.storage) {

@@ -144,7 +144,7 @@ def reasons(served: Served, text: str) -> list[str]:
 
 
 SPARE = "spare, since the state just before it serves almost as much"
-NEEDED = "unused for 1 tick, ranked by recency while nothing is known of sessions; the least recently used goes first"
+NEEDED = "unused for 1 tick, ranked as by lru until 64 turns are known; the least recently used goes first"
 
 
 @pytest.mark.parametrize("calls", [(2,), (1, 1)])

@@ -49,7 +49,7 @@ def test_a_starved_pool_is_the_first_finding_with_what_it_takes() -> None:
     [first, *_] = findings(told)
     assert first.what.startswith("device pool of mamba: ")
     assert "(a pool of 4 pages; " in first.what
-    assert first.what.endswith("ticks, ranked by recency while nothing is known of sessions.")
+    assert first.what.endswith("ticks, ranked as by lru until 64 turns are known.")
     assert "pages more" in first.advice
     assert first.tokens == next(pool.evicted_tokens for pool in told.pools if pool.component == "mamba") > 0
     assert first.tokens == sum(tokens for pool in told.pools for _, tokens in pool.short_by)

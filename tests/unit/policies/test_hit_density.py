@@ -429,7 +429,7 @@ def test_why_a_value_went_is_said_in_words() -> None:
     server, texts = Served("density", STATES, 40_000, 800), Texts(8)
     system = texts.new(10, 10)
     server.serve(system + texts.new(60, 60))
-    assert "ranked by recency while nothing is known of sessions; the least recently" in words(server.cache.tree)
+    assert "ranked as by lru until 64 turns are known; the least recently" in words(server.cache.tree)
     for _ in range(2 * FIRST_LEARNED):
         server.serve(system + texts.new(60, 60), save_at=[10])
     said = words(server.cache.tree)
@@ -447,11 +447,11 @@ def test_what_went_while_recency_decided_is_said_to_have_gone_by_it() -> None:
     policy._shadow.is_ahead, policy._shadow._tried_again_at = True, 1 << 60
     server.serve(texts.new(60, 60))
     now = tree.state.clock
-    assert "ranked by recency while recency would hit more" in policy.explain(rank, 0.0, now)
+    assert "ranked as by lru, which would have hit more lately" in policy.explain(rank, 0.0, now)
     assert "of a session" in policy.explain(rank, 0.0, before)
     policy._shadow.is_ahead = False
     server.serve(texts.new(60, 60))
-    assert "recency would hit more" in policy.explain(rank, 0.0, now)
+    assert "which would have hit more lately" in policy.explain(rank, 0.0, now)
     assert "of a session" in policy.explain(rank, 0.0, tree.state.clock)
 
 

@@ -119,6 +119,7 @@ class HitDensity(Standard):
         self.rankings = 0
         self._by_recency = True
         self._switches: list[int] = []  # ticks at which that last changed
+        self._switch_count = 0
         self._usual_ages = [1.0] * pools
         self._inflation = [0.0] * pools  # the score of the last spare victim, at most
         self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
@@ -256,8 +257,8 @@ class HitDensity(Standard):
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         if kind != UNUSED and self._was_by_recency(now):
             is_early = len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches)
-            why = "nothing is known of sessions" if is_early else "recency would hit more"
-            return f"{last_used(second_rank, now)}, ranked by recency while {why}; the least recently used goes first"
+            why = f" until {FIRST_LEARNED} turns are known" if is_early else ", which would have hit more lately"
+            return f"{last_used(second_rank, now)}, ranked as by lru{why}; the least recently used goes first"
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
             said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"
@@ -270,6 +271,18 @@ class HitDensity(Standard):
         elif tokens > 1.5:
             lost = f", its loss costs about {tokens:,.0f} tokens for each token or state that it frees"
         return f"{said}, {last_used(second_rank, now)}{lost}"
+
+    def figures(self) -> dict[str, float]:
+        """Whether it evicts as `lru` now, and how often that changed; the turns it knows; of the tokens that came lately, how
+        many more than with `lru` were hit, and how many there were.
+        """
+        return {
+            "evicts_as_lru": float(self._by_recency),
+            "order_changes": float(self._switch_count),
+            "turns": float(self._turns.count),
+            "lead_tokens": self._shadow.lead,
+            "recent_tokens": self._shadow.came,
+        }
 
     def _pool_of(self, value: Value) -> int:
         return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)
@@ -352,6 +365,11 @@ class HitDensity(Standard):
             self._by_recency = by_recency
             self.rankings += 1
             self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self.now]
+            self._switch_count += 1
+            import logging  # takes longer to import than this package
+
+            order = "lru" if by_recency else "the learned order"
+            logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self.now)
 
     def _was_by_recency(self, now: int) -> bool:
         """Whether recency decided at some tick. Cost: O(KNOWN_SWITCHES)."""
