@@ -36,7 +36,7 @@ class Telling(EvictionPolicy):
 
 def cache_telling(said: Callable[[], Any]) -> PrefixCache:
     policy = Telling()
-    policy.said = said  # type: ignore[method-assign]
+    policy.said = said
     return PrefixCache([FULL, MAMBA], 2, {"full": 40, "mamba": 4}, policy=lambda _: policy)
 
 
