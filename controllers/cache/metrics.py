@@ -112,6 +112,7 @@ class CacheCollector:
             ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
             yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield from self.policy(stats.policy, stats.ticks)
+        yield self._gauge("compiled", "1 if the hot modules run compiled", {(): int(stats.is_compiled)})
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield from self.sessions(stats.sessions, stats.hints)
         yield self._gauge("leases", "leases not released", {(): stats.leases})
