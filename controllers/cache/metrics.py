@@ -155,7 +155,7 @@ class CacheCollector:
         yield self._counter("policy_failures", "how often a custom eviction policy failed", failures, "policy")
         figures: Samples = {(name, figure): value for figure, value in policy.figures.items()}
         yield self._gauge("policy_figure", "what the eviction policy tells of itself", figures, "policy", "figure")
-        yield self._counter("ticks", "matches and inserts: the clock of eviction reasons", {(): ticks})
+        yield self._counter("ticks", "the tree's clock: matches that hit, inserts, copies that landed", {(): ticks})
 
     def sessions(self, open_count: int, hints: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
         """The families of sessions and of hints, by verb and outcome."""

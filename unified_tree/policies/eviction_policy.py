@@ -67,9 +67,9 @@ class EvictionPolicy(ABC):
 
         Args:
             order: the pool's evictable values (with tenants, of one group), the smallest rank first; see `Order.first_from`,
-                `last_up_to`, `following`.
-            first: the first of them that the policy has a say in. The victim must be of its `urgency`: what no boundary needs
-                goes before everything else, by rank alone.
+                `last_up_to`, and the functions `following` and `preceding` of `unified_tree.nodes.order`.
+            first: the first of them that the policy has a say in. The victim must be of its `urgency`, the
+                number of its class: a smaller one goes first. It is not asked for what no boundary needs.
         """
         return first
 
@@ -84,8 +84,8 @@ class EvictionPolicy(ABC):
         return value.rank, value.second_rank
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
-        """Why a value of this rank stood where it did when the tree's clock showed `now`, in words for people: a clause that
-        also says what goes before it.
+        """Why a value of this rank stood where it did when the tree's clock showed `now`, in words for people, with the rule
+        behind a semicolon: `unused for 22 ticks; the least recently used goes first`.
         """
         return f"ranked {rank:g}; the smallest rank goes first"
 

@@ -19,7 +19,7 @@ class TreeView:
         components: the kinds of state, in the order of `Value.component`.
         page_size: tokens a page.
         settings: every bound.
-        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, and each match that is a use.
+        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, each match that is a use, each copy that lands.
     """
 
     __slots__ = ("components", "now", "page_size", "settings")
