@@ -58,7 +58,6 @@ CONTROLLERS = (
 WORKBENCH = ("optimum", "traces", "recorder", "server", "runs", "report", "sizing")
 CIRCLES = (
     {"nodes.children", "nodes.claim", "nodes.effect", "nodes.node", "nodes.receipt"},
-    {"policies.density.hit_density", "policies.density.queues"},
     {
         "state.claims",
         "state.retiring",

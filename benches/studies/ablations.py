@@ -10,16 +10,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from benches.machine import core
-from unified_tree.policies.density.hit_density import (
-    COPIED_OFF,
-    EARLIER,
-    KIND_SHIFT,
-    LAST_RESUMED,
-    SESSION,
-    WEIGHT_MASK,
-    WHOLE,
-    HitDensity,
-)
+from unified_tree.policies.density.hit_density import HitDensity
+from unified_tree.policies.density.queues import COPIED_OFF, EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, WHOLE
 from unified_tree.policies.density.recency_shadow import RecencyShadow
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import Reach
@@ -67,7 +59,7 @@ class no_groups(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._turns = OneGroup(view.settings.remembered_turns)
+        self._worth.turns = OneGroup(view.settings.remembered_turns)
 
 
 class no_places(HitDensity):
@@ -121,7 +113,7 @@ class no_counts(HitDensity):
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         turn = super()._go_on(before, length)
-        self._resumed = [1.0, 1.0 / LAST_RESUMED]
+        self._worth._resumed = [1.0, 1.0 / LAST_RESUMED]
         return turn
 
 
@@ -145,4 +137,4 @@ class no_rise(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._turns = Falling(view.settings.remembered_turns)
+        self._worth.turns = Falling(view.settings.remembered_turns)

@@ -19,7 +19,8 @@ class TreeView:
         components: the kinds of state, in the order of `Value.component`.
         page_size: tokens a page.
         settings: every bound.
-        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, each match that is a use, each copy that lands.
+        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, each match that is a use, and each copy
+            that lands.
     """
 
     __slots__ = ("components", "now", "page_size", "settings")

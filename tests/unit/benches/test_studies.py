@@ -229,7 +229,7 @@ def test_without_copies_the_older_value_goes_though_it_is_on_one_tier() -> None:
         grove.backup("ijklmnop")
         learned = grove.tree.state.policy
         assert isinstance(learned, HitDensity)
-        list(learned._turns.learn(learned.now))
+        list(learned._worth.turns.learn(learned.now))
         learned._note_mode()
         lost.append(grove.tree.evict({"full": 4}).lost)
     assert lost == [0, 1]

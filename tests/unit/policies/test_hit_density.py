@@ -53,7 +53,7 @@ def learn(tree: UnifiedTree) -> None:
     """What 64 turns would bring about: before that all goes by recency."""
     policy = tree.state.policy
     assert isinstance(policy, HitDensity)
-    list(policy._turns.learn(policy.now))
+    list(policy._worth.turns.learn(policy.now))
     policy._note_mode()
 
 
@@ -105,7 +105,7 @@ class Rounds:
         return text
 
     def end(self) -> None:
-        assert self.server.policy._turns.is_ready
+        assert self.server.policy._worth.turns.is_ready
         self.server.cache.evict({"full": 1 << 20})
         assert self.server.cache.tree.node_count == 0
         self.server.policy._shadow.lead = 1e30  # else recency is ahead: it would not have evicted all
@@ -290,7 +290,7 @@ def test_while_recency_is_ahead_the_order_is_recencys(kind: str, seed: int) -> N
     by_recency_for_ever(density)
     for prompt in Texts(seed).traffic(400, changes=True):
         assert lru.serve(prompt) == density.serve(prompt)
-    assert density.policy._turns.is_ready and density.policy._shadow.is_ahead
+    assert density.policy._worth.turns.is_ready and density.policy._shadow.is_ahead
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,26 +14,34 @@ queue is the value's rank. Time is counted in ticks of the tree's clock, so ever
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from unified_tree.nodes.node import Value, group_of
 from unified_tree.nodes.order import SPARE, URGENCIES
-from unified_tree.policies.density.queues import Queues
+from unified_tree.policies.density.queues import (
+    COPIED_OFF,
+    EARLIER,
+    PLACE,
+    SESSION,
+    UNTOLD,
+    UNUSED,
+    WEIGHT_MASK,
+    WHOLE,
+    Queues,
+    Worth,
+    place_class,
+    queue_of,
+)
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Request, Ring
-from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import (
-    MOST_OFF,
     Place,
-    Places,
     Reach,
     Session,
     Turn,
     half_octaves,
     latest,
-    octave_of_uses,
     session_of,
 )
 from unified_tree.policies.standard_policy import Standard, last_used
@@ -52,50 +60,14 @@ FIRST_LEARNED: Final = 64
 EARLY_SLICES: Final = 4
 """A turn takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
 LEARNED: Final = object()
-LAST_RESUMED: Final = 4.0
-"""Before anything is known a session's last window or state is resumed from so many times as often as an earlier one."""
 SETTLED_ANEW: Final = 4
 """So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
-COUNTED_AGES: Final = 64.0
-"""Of about so many values that went, the age at which they did is noted."""
 KNOWN_SWITCHES: Final = 64
 """`explain` knows when the last so many changes between recency and the learned order were."""
 
-UNUSED: Final = 0
-"""The queue of what was never used, or was superseded: it goes first."""
-UNTOLD: Final = 1
-SESSION: Final = 2
-EARLIER: Final = 3
-PLACE: Final = 4
-KINDS: Final = (
-    "never used, or superseded",
-    "of a text without a session",
-    "of a session",
-    "of a session that has a later one",
-    "requests fork off here",
-)
-WEIGHT_BITS: Final = 6
-GAP_BITS: Final = 6
-KIND_SHIFT: Final = WEIGHT_BITS + GAP_BITS + 4
-"""A queue's number has the half octave of the tokens lost lowest, then a group of turns, or the gap and uses of a place, then
-its kind."""
-WEIGHT_MASK: Final = (1 << WEIGHT_BITS) - 1
-COPIED_OFF: Final = 8
-"""A value with a copy on the other tier loses so many half octaves less: to load it costs about a sixteenth of computing it."""
-WHOLE: Final = MOST_OFF + COPIED_OFF
-"""The weight of a value whose loss costs its own tokens."""
-GAP_MASK: Final = (1 << GAP_BITS) - 1
-WHAT_MASK: Final = (1 << KIND_SHIFT - WEIGHT_BITS) - 1
-WEIGHTS: Final[list[float]] = [2.0 ** ((i - WHOLE) / 2) for i in range(1 << WEIGHT_BITS)]
-GAPS: Final[list[float]] = [2.0 ** (i / 2) - 1.0 for i in range(1 << GAP_BITS)]
-
 
 class HitDensity(Standard):
-    """See the module's text.
-
-    Attributes:
-        rankings: how often values came to be ranked in another way.
-    """
+    """See the module's text."""
 
     chooses = True
     follows_texts = True
@@ -108,25 +80,18 @@ class HitDensity(Standard):
         settings, components = view.settings, view.components
         self._is_path = [each.coverage.is_path for each in components]
         self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
-        self._turns = Survival(settings.remembered_turns)
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
         self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         size = view.page_size
         windows = [1 if self._is_state[i] else components[i].coverage.boundary_pages(size) * size for i in self._gates]
         self._shadow = RecencyShadow(settings, windows)
         self._learning: Iterator[None] | None = None
-        pools = 2 * len(components)
-        self.rankings = 0
-        self._by_recency = True
+        self._worth = Worth(view, 2 * len(components))
         self._switches: list[int] = []  # ticks at which that last changed
         self._switch_count = 0
-        self._usual_ages = [1.0] * pools
-        self._inflation = [0.0] * pools  # the score of the last spare victim, at most
+        self._inflation = [0.0] * (2 * len(components))  # the score of the last spare victim, at most
         self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
-        # How often a session's last window or state was resumed from, and an earlier one; and as shares of the larger.
-        self._counts, self._resumed = [LAST_RESUMED, 1.0], [1.0, 1.0]
         self._reach = Reach()
-        self._places = Places()
         self._has_budget = False  # that all pools share
         self._host_room = [0] * len(components)  # of a kind, once it was full; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
@@ -151,79 +116,40 @@ class HitDensity(Standard):
     def _queue(self, value: Value) -> i64:
         if not value.touched:
             return UNUSED
+        i = value.component
         weight: i64 = WHOLE - COPIED_OFF if value.copied else WHOLE
-        if not self._is_path[value.component]:
-            window = self._window[value.component]
-            weight = min(WEIGHT_MASK, weight + half_octaves(max(1.0, self._view.tokens_lost(value) / window)))
+        if not self._is_path[i]:
+            lost = self._view.tokens_lost(value) / self._window[i]
+            weight = min(WEIGHT_MASK, weight + half_octaves(max(1.0, lost)))
         line = value.node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
-            return UNTOLD << KIND_SHIFT | weight
+            return queue_of(UNTOLD, 0, weight)
         kind, off = SESSION, i64(0)
-        if self._is_path[value.component]:
+        if self._is_path[i]:
             parent = value.node.parent
             off = self._reach.off(turn, 0 if parent is None else parent.end, value.node.end)
-        elif value.node.end + self._window[value.component] <= turn.saved_to:
+        elif value.node.end + self._window[i] <= turn.saved_to:
             kind = EARLIER
-        queue = i64(kind) << KIND_SHIFT | self._turns.group(turn) << WEIGHT_BITS | weight - off
+        queue = queue_of(kind, self._worth.turns.group(turn), weight - off)
         places = session_of(line).places
         place = None if places is None else places.get(value.node.end)
-        if place is not None:
-            gap = min(GAP_MASK, half_octaves((place.last - place.first) / max(1, place.uses - 1) + 1.0))
-            what = i64(octave_of_uses(place.uses)) << GAP_BITS | gap
-            other = PLACE << KIND_SHIFT | what << WEIGHT_BITS | weight
-            pool = self._pool_of(value)
-            old = min(value.touched, self.now - int(self._usual_ages[pool]))  # the age at which it matters
-            if self._turns.is_ready and self._worth(pool, other, old) > self._worth(pool, queue, old):
-                return other
-        return queue
-
-    def worth(self, pool: int, queue: i64, since: i64) -> float:
-        """How many tokens are hit for keeping a value, for each tick and token of room; the least goes first. By recency it is
-        the tick of its last use. Cost: O(1).
-
-        Args:
-            pool: values of one pool compare.
-            queue: of the value. since: the tick of its last use.
-        """
-        if self._by_recency:
-            return float(since)
-        return self._worth(pool, queue, since)
-
-    def _worth(self, pool: int, queue: i64, since: i64) -> float:
-        kind = queue >> KIND_SHIFT
-        if kind == UNUSED:
-            return -inf
-        age = self.now - since
-        usual = self._usual_ages[pool]
-        weight = WEIGHTS[queue & WEIGHT_MASK]
-        what = queue >> WEIGHT_BITS & WHAT_MASK
-        if kind == UNTOLD:
-            return weight / (float(age) + usual + 1.0)
-        if kind != PLACE:
-            worth = weight * self._turns.worth(what, age)
-            return worth * self._resumed[1 if kind == EARLIER else 0]
-        return weight * self._places.rate(what >> GAP_BITS, GAPS[what & GAP_MASK], float(age), usual)
-
-    def falls(self, queue: i64) -> bool:
-        """Whether of a queue's values the one used last is worth most."""
-        kind = queue >> KIND_SHIFT
-        return self._by_recency or kind < SESSION or kind == PLACE or self._turns.falls(queue >> WEIGHT_BITS & WHAT_MASK)
-
-    def lows(self, queue: i64) -> list[int]:
-        """The ages at which values of a queue that does not fall are worth less than shortly before and after."""
-        return self._turns.lows(queue >> WEIGHT_BITS & WHAT_MASK)
+        if place is None:
+            return queue
+        other = queue_of(PLACE, place_class(place), weight)
+        return self._worth.better(self._pool_of(value), queue, other, value.touched)
 
     def standing(self, value: Value) -> tuple[float, float]:
         """By what a block promises; by recency where that decides; as in its pool for what no boundary needs."""
         if value.urgency <= SPARE:
             return (value.rank, value.second_rank)
-        if self._by_recency:
+        if self._worth.by_recency:
             return (float(value.touched), 0.0)
         room = max(1, self._view.page_blocks(value.component, value.tier))
         if self._is_state[value.component]:
             room *= self._view.page_size
-        return (self.worth(self._pool_of(value), i64(value.rank), i64(value.second_rank)) / room, value.second_rank)
+        worth = self._worth.of(self._pool_of(value), i64(value.rank), i64(value.second_rank))
+        return (worth / room, value.second_rank)
 
     def touched(self, value: Value) -> None:
         if value.spare and value.touched == value.created:  # GreedyDual-Size; one that is resumed from is spare no longer
@@ -253,33 +179,22 @@ class HitDensity(Standard):
         return self._queues_of(first).likely(order)
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
-        queue = int(rank)
-        kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
-        if kind != UNUSED and self._was_by_recency(now):
+        queue, used = int(rank), last_used(second_rank, now)
+        if queue != UNUSED and self._was_by_recency(now):
             is_early = len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches)
             why = f" until {FIRST_LEARNED} turns are known" if is_early else ", which would have hit more lately"
-            return f"{last_used(second_rank, now)}, ranked as by lru{why}; the least recently used goes first"
-        said = KINDS[kind]
-        if kind in (SESSION, EARLIER) and what < len(self._turns.shares):
-            said += f", and {self._turns.shares[what]:.0%} of sessions like it go on"
-        elif kind == PLACE:
-            gap = GAPS[what & GAP_MASK]
-            said += f", {'once so far' if what >> GAP_BITS <= 1 else f'about every {gap:,.0f} ticks'}"
-        lost = ""
-        if kind != UNUSED and tokens < 1.0:
-            lost = ", the other tier has it, too, or requests that go on seldom need it"
-        elif tokens > 1.5:
-            lost = f", its loss costs about {tokens:,.0f} tokens for each token or state that it frees"
-        return f"{said}, {last_used(second_rank, now)}{lost}"
+            return f"{used}, ranked as by lru{why}; the least recently used goes first"
+        said, lost = self._worth.words(queue)
+        return f"{said}, {used}{lost}"
 
     def figures(self) -> dict[str, float]:
         """Whether it evicts as `lru` now, and how often that changed; the turns it knows; of the tokens that came lately, how
         many more than with `lru` were hit, and how many there were.
         """
         return {
-            "evicts_as_lru": float(self._by_recency),
+            "evicts_as_lru": float(self._worth.by_recency),
             "order_changes": float(self._switch_count),
-            "turns": float(self._turns.count),
+            "turns": float(self._worth.turns.count),
             "lead_tokens": self._shadow.lead,
             "recent_tokens": self._shadow.came,
         }
@@ -294,10 +209,10 @@ class HitDensity(Standard):
     def _queues_of(self, value: Value) -> Queues:
         pool, root = self._pool_of(value), value.node.root
         group = 0 if root is None else root.group if root.owner_groups is None else group_of(value.node)
-        place = (group * len(self._usual_ages) + pool) * URGENCIES + value.urgency
+        place = (group * len(self._inflation) + pool) * URGENCIES + value.urgency
         queues = self._queues.get(place)
         if queues is None:
-            queues = self._queues[place] = Queues(self, pool, value.urgency)
+            queues = self._queues[place] = Queues(self._worth, pool, value.urgency)
         return queues
 
     # -- what happens
@@ -307,8 +222,7 @@ class HitDensity(Standard):
             spare_pool = self._spare_pool(value)
             self._inflation[spare_pool] = max(self._inflation[spare_pool], value.score)
         if value.urgency > SPARE and value.touched:
-            pool = self._pool_of(value)
-            self._usual_ages[pool] += (self.now - value.touched - self._usual_ages[pool]) / COUNTED_AGES
+            self._worth.note_age(self._pool_of(value), value.touched)
         if value.tier is Tier.HOST:
             at = 0 if self._has_budget else value.component
             self._host_room[at] = max(self._host_room[at], self._held(value.component)[1])
@@ -360,10 +274,11 @@ class HitDensity(Standard):
         return request
 
     def _note_mode(self) -> None:
-        by_recency = self._shadow.is_ahead or not self._turns.is_ready
-        if self._by_recency != by_recency:
-            self._by_recency = by_recency
-            self.rankings += 1
+        worth = self._worth
+        by_recency = self._shadow.is_ahead or not worth.turns.is_ready
+        if worth.by_recency != by_recency:
+            worth.by_recency = by_recency
+            worth.revision += 1
             self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self.now]
             self._switch_count += 1
             import logging  # takes longer to import than this package
@@ -374,7 +289,7 @@ class HitDensity(Standard):
     def _was_by_recency(self, now: int) -> bool:
         """Whether recency decided at some tick. Cost: O(KNOWN_SWITCHES)."""
         later = sum(1 for at in self._switches if at > now)
-        return self._by_recency == (later % 2 == 0)
+        return self._worth.by_recency == (later % 2 == 0)
 
     def withdrew(self, arrival: object) -> None:
         if isinstance(arrival, Request) and arrival.place is not None:
@@ -425,9 +340,7 @@ class HitDensity(Standard):
         self._reach.note(before)
         turn = before.by = Turn(self.now, before.start, length, before)
         if before.saved_to:
-            self._counts[1 if length < before.saved_to else 0] += 1.0
-            most = max(self._counts)
-            self._resumed = [count / most for count in self._counts]
+            self._worth.note_resumed(is_last=length >= before.saved_to)
             if length >= before.saved_to:
                 turn.saved_to = before.saved_to
         return self._begin(turn)
@@ -450,15 +363,16 @@ class HitDensity(Standard):
             place = Place(self.now)
         places[length] = place
         if place.used(self.now):
-            self._places.note(place.uses)
+            self._worth.places.note(place.uses)
         return place
 
     def _begin(self, turn: Turn) -> Turn:
         """A session has a new turn. Cost: O(1), and with some turns slices of learning."""
-        self._turns.enter(turn)
-        if self._turns.count == 1:
+        turns = self._worth.turns
+        turns.enter(turn)
+        if turns.count == 1:
             self._meet_pools()
-        count, every = self._turns.count, self._view.settings.revise_every
+        count, every = turns.count, self._view.settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
             self._learning = self._learn()
         for _ in range(max(1, EARLY_SLICES * every // count)):
@@ -483,6 +397,6 @@ class HitDensity(Standard):
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
-        yield from self._turns.learn(self.now)
+        yield from self._worth.turns.learn(self.now)
         self._note_mode()
-        self.rankings += 1
+        self._worth.revision += 1
