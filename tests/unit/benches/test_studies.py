@@ -6,11 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
-from itertools import combinations
-from operator import le
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -22,10 +18,7 @@ from waiting import PROGRAM_S
 from benches import cell
 from benches.cell import Cell
 from benches.machine import core
-from benches.studies import foreseen, memory, sampling, splits
-from benches.studies.foreseen_orders import Order, hit_by_order, hit_by_tree, hit_tokens, most_possible
-from benches.studies.foreseen_uses import UNIT_TOKENS, Prompt, foreseen_chances, learned_chances, uses_of, worth
-from benches.studies.memory import PARTS, fewest_parts
+from benches.studies import sampling, splits
 from benches.studies.session_ceiling import Served as Turn
 from benches.studies.sessions import fitting
 from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
@@ -35,9 +28,6 @@ from unified_tree.policies.density.hit_density import HitDensity
 
 ROOT = Path(__file__).parents[3]
 STUDIES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
-    "foreseen": (foreseen.main, ["built-in agents", "--json"]),
-    "foreseen, many sizes": (foreseen.main, ["built-in agents", "--sweep", "--json"]),
-    "memory": (memory.main, ["built-in agents gpt-oss-20b 2", "--json"]),
     "sampling": (sampling.main, ["built-in agents"]),
     "splits": (splits.main, ["built-in agents gpt-oss-20b 8", "--json"]),
 }
@@ -49,10 +39,8 @@ PARTS_OF_DENSITY = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workload of few requests, in few memories."""
+    """A workload of few requests, in two splits."""
     monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "60"))
-    monkeypatch.setitem(foreseen.TOKENS, "built-in agents", (512 << 12, 512 << 12))
-    monkeypatch.setattr(foreseen, "SWEPT", 3)
     monkeypatch.setattr(splits, "SHARES", (0.1, 0.9999))
 
 
@@ -74,93 +62,6 @@ def test_worlds_replay_without_a_part(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["policy"] for line in file.read_text().splitlines()] == ["density", without]
-
-
-def prompt(at_s: float, units: tuple[int, ...]) -> Prompt:
-    """With a rest that is no whole unit, so that all of its units can be hit."""
-    return Prompt(at_s, len(units) * UNIT_TOKENS + 1, 10, np.array(units, np.int64))
-
-
-def random_prompts(draw: Random, count: int, trees: int, longest: int) -> list[Prompt]:
-    """Paths through small trees: the name of a unit is that of all up to its end."""
-    prompts, names = [], dict[tuple[int, ...], int]()
-    for i in range(count):
-        path = (draw.randrange(trees), *(draw.randrange(2) for _ in range(draw.randrange(longest))))
-        units = tuple(names.setdefault(path[: end + 1], len(names)) for end in range(len(path)))
-        prompts.append(prompt(float(i), units))
-    return prompts
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", range(20))
-def test_recency_hits_what_the_tree_hits_with_lru(seed: int) -> None:
-    draw = Random(seed)
-    prompts = random_prompts(draw, 300, trees=draw.randrange(1, 12), longest=draw.randrange(1, 9))
-    for capacity in (1, 7, 20, 60):
-        assert hit_by_order(prompts, capacity, Order(uses_of(prompts), None)) == hit_by_tree(prompts, capacity, "lru")
-
-
-def best_by_trying(prompts: list[Prompt], capacity: int) -> float:
-    """Each way to keep, tried: any units whose ancestors stay, for the next request to find."""
-    names = [tuple(each.units.tolist()) for each in prompts]
-    above = {unit: path[at - 1] if at else None for path in names for at, unit in enumerate(path)}
-
-    @cache
-    def most(i: int, held: frozenset[int]) -> int:
-        if i == len(prompts):
-            return 0
-        path = names[i]
-        hit = hit_tokens(prompts[i], next((at for at, unit in enumerate(path) if unit not in held), len(path)))
-        there = sorted(held | set(path))
-        kept = (frozenset(each) for size in range(min(capacity, len(there)) + 1) for each in combinations(there, size))
-        return hit + max(most(i + 1, each) for each in kept if all(above[unit] is None or above[unit] in each for unit in each))
-
-    return most(0, frozenset()) / sum(each.prompt_tokens for each in prompts)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", range(40))
-def test_the_best_possible_is_what_trying_all_finds(seed: int) -> None:
-    draw = Random(seed)
-    prompts = random_prompts(draw, 8, trees=draw.randrange(1, 4), longest=2)
-    capacity = draw.randrange(2, 5)
-    assert most_possible(prompts, capacity) == pytest.approx(best_by_trying(prompts, capacity))
-
-
-@pytest.mark.deep
-def test_what_is_learned_knows_nothing_that_comes_later() -> None:
-    """Up to a request it is the same, whatever the rest of the trace is."""
-    prompts = random_prompts(Random(7), 300, trees=20, longest=4)
-    other = prompts[:200] + [prompt(each.arrival_s, (9_000 + i,)) for i, each in enumerate(prompts[200:])]
-    first, second = (learned_chances(uses_of(each), every=50) for each in (prompts, other))
-    known = uses_of(prompts).first[200]
-    assert np.array_equal(first[:known], second[:known]) and first[:known].any()
-
-
-@pytest.mark.deep
-def test_a_planted_law_is_foreseen() -> None:
-    """Long prompts come back after a minute, short ones never: recency cannot tell them apart, and the fit can."""
-    draw, prompts = Random(1), []
-    for i in range(400):
-        is_long = i % 4 == 0
-        units = tuple(range(100 * i, 100 * i + (6 if is_long else 3)))
-        prompts.append(prompt(float(i), units))
-        if is_long:
-            prompts.append(prompt(i + 60.0 + draw.random(), (*units, 100 * i + 50)))
-    prompts.sort()
-    uses, capacity = uses_of(prompts), 120
-    best = most_possible(prompts, capacity)
-    foreseen_hits = hit_by_order(prompts, capacity, Order(uses, worth(foreseen_chances(uses))))
-    learned_hits = hit_by_order(prompts, capacity, Order(uses, worth(learned_chances(uses, every=100))))
-    assert hit_by_tree(prompts, capacity, "lru") < 0.01
-    assert 0.5 * best < learned_hits < foreseen_hits <= best
-    assert foreseen_hits > 0.8 * best
-
-
-@pytest.mark.deep
-def test_the_least_that_is_enough_is_found() -> None:
-    for enough in range(1, PARTS + 1):
-        assert fewest_parts(partial(le, enough)) == enough
 
 
 @pytest.mark.deep
