@@ -59,7 +59,6 @@ COMPILED = (
     "controllers/transfer_engines/null_engine",
     "controllers/weights/weights*",
     "controllers/workbench/runs/row_counters",
-    "controllers/workbench/server/served_request",
     "controllers/workbench/server/server",
     "controllers/workbench/server/step_clock",
     "controllers/workbench/server/timed_cache",

@@ -73,7 +73,6 @@ CIRCLES = (
         "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.storage_controller",
     },
-    {"controllers.workbench.server.served_request", "controllers.workbench.server.timed_cache"},
     {"controllers.adapters.lmcache.daemon_session", "controllers.adapters.lmcache.group_probe"},
 )
 """Modules that refer to each other, for types alone. No other may, and none of these that need not any more."""

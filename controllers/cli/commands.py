@@ -28,8 +28,7 @@ from unified_tree.controllers.workbench.report.report import (
 from unified_tree.controllers.workbench.report.text_table import print_model, print_models, progress_bar, report_console
 from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import RowPlan, report_specs, sweep_specs
-from unified_tree.controllers.workbench.runs.row import run_rows
-from unified_tree.controllers.workbench.runs.row_tiers import check_tiers
+from unified_tree.controllers.workbench.runs.row import check_tiers, run_rows
 from unified_tree.controllers.workbench.server.verified_pages import Verification
 from unified_tree.controllers.workbench.sizing.changes import Changes
 from unified_tree.inputs.printable import printable

@@ -12,8 +12,8 @@ from unified_tree.controllers.host.host_tier import DEFAULT_FLOPS_PER_S, WritePo
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.server import server_settings as host_settings
 from unified_tree.controllers.workbench.server import server_settings as storage_settings
-from unified_tree.controllers.workbench.traces.clock import PER_SECOND
 from unified_tree.controllers.workbench.traces.synthetic import MULTITURN, MultiturnOptions
+from unified_tree.controllers.workbench.traces.trace_records import PER_SECOND
 from unified_tree.policies.table import POLICIES
 
 if TYPE_CHECKING:

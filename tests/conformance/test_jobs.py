@@ -14,7 +14,7 @@ from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
 from unified_tree.controllers.testing.job_contract import counting, finished
 from unified_tree.controllers.testing.storage_contract import POOLS
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.controllers.workbench.server.paced_engine import PacedJobs
+from unified_tree.controllers.workbench.server.paced_transfers import PacedJobs
 from unified_tree.controllers.workbench.server.page_store import MeteredStorage
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 

@@ -25,7 +25,7 @@ from unified_tree.controllers.transfer_engines import (
     VirtualClock,
     cuda_lanes,
 )
-from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
+from unified_tree.controllers.workbench.server.paced_transfers import PacedEngine
 
 NAMES = ("null", "cpu", "cpu pools", "simulated", "paced", "cuda scheduling", "cuda")
 

@@ -9,10 +9,8 @@ from random import Random
 import numpy as np
 from every_choice import Tiny
 
-from unified_tree.controllers.workbench.optimum.demand import Demand
 from unified_tree.controllers.workbench.optimum.descent import Descent, whole_tokens
-from unified_tree.controllers.workbench.optimum.idle import Asked, Idle
-from unified_tree.controllers.workbench.optimum.prices import Prices
+from unified_tree.controllers.workbench.optimum.idle import Asked, Demand, Idle
 
 PAGE = 4
 """Tokens of a page."""
@@ -55,7 +53,7 @@ def idle_of(tiny: Tiny, block_tokens: int = PAGE) -> Idle:
 def descent(idle: Idle, demand: Demand) -> Descent:
     """Of what fits alone, as for a row."""
     some = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
-    found = Descent(some, demand, Prices(some, demand), math.inf)
+    found = Descent(some, demand, math.inf)
     found.go()
     return found
 

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.optimum.demand import Demand
 from unified_tree.controllers.workbench.optimum.descent import QUICK_STAGES, STAGES, Descent, whole_tokens
-from unified_tree.controllers.workbench.optimum.idle import ALL_TOKENS, Asked, Idle
-from unified_tree.controllers.workbench.optimum.paths import most_path_hits
-from unified_tree.controllers.workbench.optimum.prices import Prices
+from unified_tree.controllers.workbench.optimum.idle import ALL_TOKENS, Asked, Demand, Idle, most_path_hits
 from unified_tree.controllers.workbench.runs.clairvoyance import Resumptions
 from unified_tree.controllers.workbench.runs.plan import PATH_ONLY, SHARED
 from unified_tree.controllers.workbench.runs.row_counters import ALL_POOLS
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from unified_tree.controllers.cache.stats import BudgetStats, HostPoolStats, PoolStats
-    from unified_tree.controllers.workbench.optimum.demand import Room
+    from unified_tree.controllers.workbench.optimum.idle import Room
     from unified_tree.controllers.workbench.runs.plan import RowPlan
     from unified_tree.controllers.workbench.runs.row_counters import RowCounters
     from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
@@ -53,7 +50,7 @@ class Situation:
         self.most_hit_tokens = int(self._depths.sum())
         if demand.windows or demand.states:
             fitting = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
-            descent = Descent(fitting, demand, Prices(fitting, demand), self.most_hit_tokens)
+            descent = Descent(fitting, demand, self.most_hit_tokens)
             descent.go(STAGES if certify else QUICK_STAGES)
             self.most_hit_tokens, self._depths = whole_tokens(descent.bound), descent.depths
 

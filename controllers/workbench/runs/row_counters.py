@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.workbench.runs.clairvoyance import Clairvoyance
     from unified_tree.controllers.workbench.runs.row_result import Requests
-    from unified_tree.controllers.workbench.server.served_request import ServedRequest
+    from unified_tree.controllers.workbench.server.timed_cache import ServedRequest
     from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 RESIDENCY_SAMPLES = 200

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker import LinkedPool, LinkedPrefixes
     from unified_tree.controllers.storage_tier import StorageTier
     from unified_tree.controllers.transfer_engines import VirtualClock
-    from unified_tree.controllers.workbench.server.paced_engine import PacedJobs
-    from unified_tree.controllers.workbench.server.paced_linker import PacedLinker
+    from unified_tree.controllers.workbench.server.paced_transfers import PacedJobs, PacedLinker
     from unified_tree.controllers.workbench.server.page_store import MeteredStorage
-    from unified_tree.controllers.workbench.server.served_request import ServedRequest
     from unified_tree.controllers.workbench.server.step_clock import StepClock
-    from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+    from unified_tree.controllers.workbench.server.timed_cache import ServedRequest, TimedCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,16 +26,14 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.server.served_request import ServedRequest
 from unified_tree.controllers.workbench.server.step_clock import PrefillPace, StepClock, earliest
-from unified_tree.controllers.workbench.server.traffic import ClosedLoop, Traffic
-from unified_tree.controllers.workbench.traces.clock import Arrivals
+from unified_tree.controllers.workbench.server.timed_cache import ServedRequest
+from unified_tree.controllers.workbench.server.traffic import Arrivals, ClosedLoop, Traffic
 from unified_tree.terms.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.workbench.server.served_request import Observer
     from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-    from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+    from unified_tree.controllers.workbench.server.timed_cache import Observer, TimedCache
     from unified_tree.controllers.workbench.traces.workload import Workload
 
 

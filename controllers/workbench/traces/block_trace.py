@@ -8,6 +8,12 @@ The ids often count the partly filled last block too. Its id stands for fewer to
 only the `input_length // block` whole blocks are shared; the rest of the prompt is the request's own. A line with fewer ids
 than that has a longer rest of its own; ids past the prompt's end are left out and noted. A recorder may also tell the blocks
 that end in the answer, as `output_hash_ids`.
+
+Dynamo's request traces (`dynamo.request.trace.v1`) have one event a line, of which the ends of requests are read. A
+`request_end` has in `request.replay` the `trace_block_size`, the `input_length` and the `input_sequence_hashes`: unsigned
+64-bit hashes, each of a block and all before it. `request_received_ms` is when the request came, in milliseconds since 1970;
+without it `event_time_unix_ms` minus `total_time_ms`, or that alone. Requests of one trajectory (or session) follow one
+another.
 """
 
 from __future__ import annotations
@@ -18,8 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
-from unified_tree.controllers.workbench.traces.clock import Clock, Starts
-from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import Clock, Starts, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import (
     NO_CHAIN,
     Request,
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
+
 
 MOONCAKE_BLOCK_TOKENS = 512
 BAILIAN_BLOCK_TOKENS = 16
@@ -67,7 +73,7 @@ class _Lines:
             chain = self._chain(record)
             time_s = self._time(record, chain)
             self.chains.append(chain)
-            self.tenants.append(str(_key(record, "tenant")) if "tenant" in record.fields else "")
+            self.tenants.append(str(record.key("tenant")) if "tenant" in record.fields else "")
             self.times.append(time_s)
             self.prompt_tokens.append(record.integer("input_length"))
             self.output_tokens.append(record.integer("output_length") if "output_length" in record.fields else 0)
@@ -88,9 +94,9 @@ class _Lines:
     def _chain(self, record: Record) -> int:
         fields = record.fields
         if "session_id" in fields:
-            return self._chain_of.setdefault(_key(record, "session_id"), len(self._chain_of))
+            return self._chain_of.setdefault(record.key("session_id"), len(self._chain_of))
         if "chat_id" in fields and "parent_chat_id" in fields:
-            chat, parent = ("chat", _key(record, "chat_id")), ("chat", _key(record, "parent_chat_id"))
+            chat, parent = ("chat", record.key("chat_id")), ("chat", record.key("parent_chat_id"))
             chain = self._chain_of.get(parent)
             if chain is None:
                 chain = len(self._chain_of)
@@ -114,13 +120,6 @@ class _Lines:
         if chain != NO_CHAIN:
             self._time_of[chain] = time_s
         return time_s
-
-
-def _key(record: Record, name: str) -> object:
-    value = record.fields[name]
-    if type(value) not in (int, str):
-        raise record.inner(name).error("must be an integer or a string", value)
-    return value
 
 
 def _is_bailian(records: Sequence[Record]) -> bool:
@@ -215,4 +214,92 @@ MOONCAKE = TraceFormat(
     clock="timestamp, milliseconds; or session_id with delay, milliseconds; or none",
     matches=_is_block_trace,
     read=_read_mooncake,
+)
+
+
+SCHEMA = "dynamo.request.trace"
+END = "request_end"
+TRAJECTORY = ("trajectory_id", "session_id")
+DEFAULT_BLOCK_TOKENS = 16
+
+
+def _dynamo_event(record: Record) -> Record:
+    """The event itself, which some sinks put into an envelope."""
+    return record.record("event") if isinstance(record.fields.get("event"), dict) else record
+
+
+def _is_dynamo(records: Sequence[Record]) -> bool:
+    events = [_dynamo_event(record).fields for record in records]
+    return any(str(event.get("schema", "")).startswith(SCHEMA) for event in events)
+
+
+def _read_dynamo(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
+    clock = Clock(options.clock_unit, "ms", "request_received_ms")
+    blocks, chains = BlockLists(), dict[object, int]()
+    rows: list[tuple[float, int, int, int, int]] = []
+    others = without = 0
+    for record in records:
+        event = _dynamo_event(record)
+        if event.fields.get("event_type") != END:
+            others += 1
+            continue
+        if options.max_requests is not None and len(rows) >= options.max_requests:
+            break
+        request = event.record("request")
+        time_s = _received(event, request, clock)
+        output_tokens = request.integer("output_tokens") if "output_tokens" in request.fields else 0
+        if "replay" in request.fields:
+            replay = request.record("replay")
+            blocks.add(replay, "input_sequence_hashes")
+            prompt_tokens, size = replay.integer("input_length"), replay.integer("trace_block_size", 1)
+        else:
+            without += 1
+            blocks.add_list([], request, "replay")
+            prompt_tokens, size = request.integer("input_tokens"), DEFAULT_BLOCK_TOKENS
+        rows.append((time_s, prompt_tokens, output_tokens, options.block_tokens or size, _trajectory(event, chains)))
+    prompts, sizes = (np.array([row[column] for row in rows], np.int64) for column in (1, 3))
+    runs, block_count = blocks.numbered(prompts // sizes, 0)
+    first_s = min((row[0] for row in rows), default=0.0)
+    requests = in_arrival_order(
+        Request(
+            index=i,
+            arrival_s=time_s - first_s,
+            runs=listed,
+            block_tokens=size,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            chain=chain,
+        )
+        for i, ((time_s, prompt_tokens, output_tokens, size, chain), listed) in enumerate(zip(rows, runs, strict=True))
+    )
+    notes = [f"blocks of {', '.join(map(str, np.unique(sizes).tolist()))} tokens", clock.note("as Dynamo has it")]
+    if others:
+        notes.append(f"events that end no request, left out: {others}")
+    if without:
+        notes.append(f"requests without replay hashes, whose prompts are taken for their own: {without}")
+    return Workload(name=name, requests=requests, block_count=block_count, notes=tuple(notes))
+
+
+def _received(event: Record, request: Record, clock: Clock) -> float:
+    if "request_received_ms" in request.fields:
+        return clock.seconds(request, "request_received_ms")
+    end_s = clock.seconds(event, "event_time_unix_ms")
+    return max(0.0, end_s - clock.duration(request, "total_time_ms")) if "total_time_ms" in request.fields else end_s
+
+
+def _trajectory(event: Record, chains: dict[object, int]) -> int:
+    """The chain of an event's trajectory."""
+    if "agent_context" not in event.fields:
+        return NO_CHAIN
+    context = event.record("agent_context")
+    name = next((name for name in TRAJECTORY if name in context.fields), None)
+    return NO_CHAIN if name is None else chains.setdefault(context.text(name), len(chains))
+
+
+DYNAMO = TraceFormat(
+    name="Dynamo request traces",
+    fields=("schema", "event_type", "request"),
+    clock="request_received_ms, milliseconds since 1970",
+    matches=_is_dynamo,
+    read=_read_dynamo,
 )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.clock import Clock, Starts
 from unified_tree.controllers.workbench.traces.text_requests import (
     ASSISTANT,
     Message,
@@ -25,7 +24,7 @@ from unified_tree.controllers.workbench.traces.text_requests import (
     said_in,
     text_of,
 )
-from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record, TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Clock, Record, Starts, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
@@ -225,14 +224,7 @@ def _time(*records: Record) -> tuple[Record, str] | None:
 
 def _session(record: Record) -> object:
     name = next((name for name in SESSIONS if name in record.fields), None)
-    return None if name is None else _key(record, name)
-
-
-def _key(record: Record, name: str) -> object:
-    value = record.field(name)
-    if type(value) not in (int, str):
-        raise record.inner(name).error("must be an integer or a string", value)
-    return value
+    return None if name is None else record.key(name)
 
 
 def _inner(record: Record, *names: str) -> Record | None:
@@ -278,7 +270,7 @@ def _decoded(part: Record) -> Record | None:
 def _agent(record: Record) -> Call:
     """A call of LMCache's agent texts: `pre_gap` seconds after the one before it."""
     wait = (record, "pre_gap") if "pre_gap" in record.fields else None
-    return Call(body=record, wait=wait, session=_key(record, "session_id"))
+    return Call(body=record, wait=wait, session=record.key("session_id"))
 
 
 def _turn(record: Record) -> Call:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Record, TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Clock, Record, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, in_arrival_order, pack_runs
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.workbench.traces.clock import Clock
-from unified_tree.controllers.workbench.traces.trace_records import Record, TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import Clock, Record, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
-from unified_tree.controllers.workbench.traces.clock import Clock, Starts
-from unified_tree.controllers.workbench.traces.trace_records import TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import Clock, Starts, TraceFormat
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 
 if TYPE_CHECKING:

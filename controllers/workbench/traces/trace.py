@@ -9,11 +9,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.workbench.traces.block_trace import BAILIAN, MOONCAKE
+from unified_tree.controllers.workbench.traces.block_trace import BAILIAN, DYNAMO, MOONCAKE
 from unified_tree.controllers.workbench.traces.chat_log import BATCH, CHAT_LOG, LMCACHE, PROMPTS, SAGEMAKER, SINGLE_TURNS
-from unified_tree.controllers.workbench.traces.claude_code import CLAUDE_CODE
-from unified_tree.controllers.workbench.traces.conversations import MULTI_TURNS, SHARE_GPT
-from unified_tree.controllers.workbench.traces.dynamo_trace import DYNAMO
+from unified_tree.controllers.workbench.traces.conversations import CLAUDE_CODE, MULTI_TURNS, SHARE_GPT
 from unified_tree.controllers.workbench.traces.kv_events import KV_EVENTS
 from unified_tree.controllers.workbench.traces.lengths_trace import AZURE, BENCH_RESULTS, BURST_GPT, LENGTHS
 from unified_tree.controllers.workbench.traces.session_trace import SESSIONS

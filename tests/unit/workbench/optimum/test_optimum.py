@@ -12,10 +12,8 @@ import pytest
 from every_choice import Tiny, most_hits
 from tiny_workloads import PAGE, bound, descent, drawn, idle_of
 
-from unified_tree.controllers.workbench.optimum.demand import Demand
 from unified_tree.controllers.workbench.optimum.descent import whole_tokens
-from unified_tree.controllers.workbench.optimum.idle import Idle
-from unified_tree.controllers.workbench.optimum.paths import most_path_hits
+from unified_tree.controllers.workbench.optimum.idle import Demand, Idle, most_path_hits
 
 INSTANCES = int(os.environ.get("INSTANCES", "40"))
 

@@ -17,7 +17,7 @@ from unified_tree.controllers import WritePolicy
 from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pools import PagePair
 from unified_tree.controllers.transfer_engines import NullEngine
-from unified_tree.controllers.workbench.runs import row_tiers
+from unified_tree.controllers.workbench.runs import row as rows
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.workbench.runs.row import run_row
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
@@ -211,5 +211,5 @@ def test_backups_that_fail_lose_hits_and_nothing_else(monkeypatch: pytest.Monkey
 
 
 def test_an_engine_that_says_too_early_that_it_is_done_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_tiers, "CpuEngine", lambda _: NullEngine())
+    monkeypatch.setattr(rows, "CpuEngine", lambda _: NullEngine())
     assert wrong_bytes(run(plan_of())) > 0

@@ -9,7 +9,7 @@ import pytest
 
 from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer, VirtualClock
-from unified_tree.controllers.workbench.server.paced_engine import PacedEngine
+from unified_tree.controllers.workbench.server.paced_transfers import PacedEngine
 from unified_tree.nodes.effect import Copy, EffectKind
 from unified_tree.terms.errors import TransferError
 

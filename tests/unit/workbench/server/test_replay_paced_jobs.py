@@ -9,7 +9,7 @@ import pytest
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.controllers.workbench.server.paced_engine import PacedJobs
+from unified_tree.controllers.workbench.server.paced_transfers import PacedJobs
 from unified_tree.controllers.workbench.server.page_store import MeteredStorage
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 

@@ -8,7 +8,7 @@ import pytest
 from unified_tree.controllers.prefix_linker import MemoryLinker, Progress, Span
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
 from unified_tree.controllers.transfer_engines import VirtualClock
-from unified_tree.controllers.workbench.server.paced_linker import PacedLinker, narrowed
+from unified_tree.controllers.workbench.server.paced_transfers import PacedLinker, narrowed
 from unified_tree.controllers.workbench.server.server_settings import StorageCost
 from unified_tree.controllers.workbench.traces.workload import OWN_TOKENS
 from unified_tree.terms.errors import LinkError

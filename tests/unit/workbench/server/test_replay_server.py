@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from unified_tree.controllers.workbench.server.served_request import ServedRequest
 from unified_tree.controllers.workbench.server.server import Server
 from unified_tree.controllers.workbench.server.server_settings import ServerSettings
-from unified_tree.controllers.workbench.server.timed_cache import TimedCache
+from unified_tree.controllers.workbench.server.timed_cache import ServedRequest, TimedCache
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload, pack_runs
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
