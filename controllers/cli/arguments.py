@@ -24,11 +24,12 @@ from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
-from unified_tree.controllers.workbench.server import server_settings as host_settings
-from unified_tree.controllers.workbench.server import server_settings as storage_settings
 from unified_tree.controllers.workbench.server.server_settings import (
     BOUNDED,
+    DEFAULT_LATENCY_US,
+    HOST_GB_PER_S,
     LINKERS,
+    STORE_GB_PER_S,
     HostSettings,
     LinkerSettings,
     ServerSettings,
@@ -173,7 +174,7 @@ class Arguments:
             size_bytes=size_bytes,
             write_policy=WritePolicy(self._or("write_policy", WritePolicy.WRITE_THROUGH)),
             load_cost=LoadCost(
-                bytes_per_s=self._or("host_gb_per_s", host_settings.HOST_GB_PER_S) * 1e9,
+                bytes_per_s=self._or("host_gb_per_s", HOST_GB_PER_S) * 1e9,
                 flops_per_s=self._prefill_flops() or DEFAULT_FLOPS_PER_S * self._given["tp"],
             ),
         )
@@ -228,8 +229,8 @@ class Arguments:
     @property
     def _storage_cost(self) -> StorageCost:
         return StorageCost(
-            bytes_per_s=self._or("storage_gb_per_s", storage_settings.STORE_GB_PER_S) * 1e9,
-            latency_s=self._or("storage_latency_us", storage_settings.DEFAULT_LATENCY_US) * 1e-6,
+            bytes_per_s=self._or("storage_gb_per_s", STORE_GB_PER_S) * 1e9,
+            latency_s=self._or("storage_latency_us", DEFAULT_LATENCY_US) * 1e-6,
         )
 
     @property

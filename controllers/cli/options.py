@@ -10,8 +10,11 @@ import click
 
 from unified_tree.controllers.host.host_tier import DEFAULT_FLOPS_PER_S, WritePolicy
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.workbench.server import server_settings as host_settings
-from unified_tree.controllers.workbench.server import server_settings as storage_settings
+from unified_tree.controllers.workbench.server.server_settings import (
+    DEFAULT_LATENCY_US,
+    HOST_GB_PER_S,
+    STORE_GB_PER_S,
+)
 from unified_tree.controllers.workbench.traces.synthetic import MULTITURN, MultiturnOptions
 from unified_tree.controllers.workbench.traces.trace_records import PER_SECOND
 from unified_tree.policies.table import POLICIES
@@ -134,7 +137,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--host-gb-per-s",
             POSITIVE,
-            f"Rate of the bus to host, each way, GB/s.  [default: {host_settings.HOST_GB_PER_S:g}]",
+            f"Rate of the bus to host, each way, GB/s.  [default: {HOST_GB_PER_S:g}]",
         ),
     ],
     "Storage": [
@@ -153,12 +156,12 @@ GROUPS: dict[str, list[click.Option]] = {
         _option(
             "--storage-gb-per-s",
             POSITIVE,
-            f"Modelled rate of the store, each way, GB/s.  [default: {storage_settings.STORE_GB_PER_S:g}]",
+            f"Modelled rate of the store, each way, GB/s.  [default: {STORE_GB_PER_S:g}]",
         ),
         _option(
             "--storage-latency-us",
             Number(min=0, max=1e12),
-            f"Modelled latency of each of its calls, µs.  [default: {storage_settings.DEFAULT_LATENCY_US:g}]",
+            f"Modelled latency of each of its calls, µs.  [default: {DEFAULT_LATENCY_US:g}]",
         ),
         _option(
             "--prefetch",
