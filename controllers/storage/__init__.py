@@ -16,8 +16,7 @@ from unified_tree.controllers.storage.hit_policy import (
     restorable_lengths,
 )
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
-from unified_tree.controllers.storage.memory_storage import MemoryStorage
-from unified_tree.controllers.storage.null_storage import NullStorage
+from unified_tree.controllers.storage.memory_storage import MemoryStorage, NullStorage
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages, record_pool
 from unified_tree.controllers.storage.storage_engine import (

@@ -1,6 +1,7 @@
-"""A store in this process's memory, for tests and for estimates of what L3 would gain.
+"""A store in this process's memory, for tests and for estimates of what L3 would gain; and one that keeps nothing.
 
-An ordered dictionary of copies by (pool, key), the least recently used first. Cost: O(1) a page and one copy of its bytes.
+`MemoryStorage` is an ordered dictionary of copies by (pool, key), the least recently used first. Cost: O(1) a page and one copy
+of its bytes.
 """
 
 from __future__ import annotations
@@ -85,3 +86,37 @@ class MemoryStorage(GuardedStorage):
             _, lost = self._values.popitem(last=False)
             self._held_bytes -= len(lost)
         return Outcome.DONE
+
+
+class NullStorage(GuardedStorage):
+    """A StorageEngine in which every page is missing and every put is dropped.
+
+    Args:
+        pools: those it is asked about.
+    """
+
+    def __init__(self, pools: Iterable[StoredPool]) -> None:
+        super().__init__("null", pools)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See StorageEngine.capabilities."""
+        return Capabilities(zero_copy=True)
+
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+        del pool
+        return [False] * len(keys)
+
+    def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        del pool, pages
+        return [Outcome.MISSING] * len(keys)
+
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        del pool, pages
+        return [Outcome.DROPPED] * len(keys)
+
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        pass
+
+    def _clear(self) -> None:
+        pass

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
 
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_service import application  # noqa: E402
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState  # noqa: E402
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Shape  # noqa: E402
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import Shape  # noqa: E402
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase  # noqa: E402
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (  # noqa: E402
     NOWHERE,

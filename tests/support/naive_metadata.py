@@ -13,7 +13,7 @@ from pathlib import Path
 from killed_service import LOG, Files, laid_out, left_behind
 
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     BUSY,

@@ -14,7 +14,7 @@ from unified_tree.components import Composition
 from unified_tree.controllers.adapters.vllm.remote_jobs import RemoteStoreJobs, StepJobs
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
-from unified_tree.controllers.storage.null_storage import NullStorage
+from unified_tree.controllers.storage.memory_storage import NullStorage
 from unified_tree.controllers.storage_tier.mapped_pages import mapped_pages
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchPolicy
 from unified_tree.controllers.storage_tier.storage_controller import StorageController

@@ -6,12 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from unified_tree.controllers.storage.file.file_faults import FileFaults
-from unified_tree.controllers.storage.file.file_limits import FileLimits, TableSettings
-from unified_tree.controllers.storage.file.pool_table import Verify
+from unified_tree.controllers.storage.file.file_limits import FileFaults, FileLimits, TableSettings
+from unified_tree.controllers.storage.file.pool_table import Seal, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_index import shapes_within
-from unified_tree.controllers.storage.file.table_writer import Seal
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool

@@ -23,13 +23,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.file.directory_room import NEW, DirectoryRoom, OwnTable, open_file
+from unified_tree.controllers.storage.file.directory_room import NEW, DirectoryRoom, OwnTable, open_file, try_lock
 from unified_tree.controllers.storage.file.file_limits import TableSettings
-from unified_tree.controllers.storage.file.pool_table import PoolTable
-from unified_tree.controllers.storage.file.slot_claims import SPARE_WAYS
+from unified_tree.controllers.storage.file.pool_table import SPARE_WAYS, PoolTable
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, entry, is_valid, last_use
 from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, VERSION, TableShape, shape_of
-from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
-from unified_tree.controllers.storage.file.file_faults import FileFaults
+from unified_tree.controllers.storage.file.file_limits import FileFaults
 from unified_tree.controllers.storage.file.table_entry import (
     ENTRY_BYTES,
     LAST_USE_AT,

@@ -19,7 +19,6 @@ from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import CircuitBreaker, GuardedStorage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
-from unified_tree.controllers.storage.hf3fs.io_workers import IoWorkers
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataAwayError, MetadataClient, MetadataRefusedError
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     LARGEST_BATCH,
@@ -29,7 +28,7 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     WRITTEN,
 )
 from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpener
-from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange, IoWorkers
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.terms.errors import StorageError

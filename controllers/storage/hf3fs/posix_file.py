@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
-from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange, IoBatch, IoWorkers
 
 
 class PosixFile:

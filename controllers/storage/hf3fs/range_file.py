@@ -1,12 +1,23 @@
-"""The interface between the engine and the file of a rank: read and write these ranges of it."""
+"""The interface between the engine and the file of a rank: read and write these ranges of it, by threads for calls that may
+never return.
+
+A mount whose daemon is frozen blocks without limit, and nothing interrupts it. The caller waits until its deadline and no
+longer. A thread that is stuck stays so until the call returns, and then goes on; while all are, nothing is begun. They are
+daemons, so that they do not keep a process from ending.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 MOUNT_IS_GONE = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
 """Numbers of errors after which a file must be opened anew: its descriptor does not come back with the mount."""
@@ -61,3 +72,131 @@ class RangeFile(Protocol):
     def close(self) -> None:
         """Close it; what is under way is not waited for."""
         ...
+
+
+Result = TypeVar("Result")
+
+
+class IoBatch(Generic[Result]):
+    """Calls that one caller waits for together.
+
+    Attributes:
+        lock: held whenever results change; whoever holds it and sees `is_abandoned` false may touch the caller's memory.
+        is_abandoned: the caller has gone.
+        results: of each call; None for those that have not ended.
+    """
+
+    def __init__(self, calls: list[Callable[[IoBatch[Result]], Result]]) -> None:
+        self.lock = threading.Lock()
+        self.is_abandoned = False
+        self.results: list[Result | None] = [None] * len(calls)
+        self._calls = calls
+        self._left = len(calls)
+        self._done = threading.Event()
+
+    def run(self, index: int) -> None:
+        """Make a call, unless the caller has gone."""
+        with self.lock:
+            if self.is_abandoned:
+                return
+        result = self._calls[index](self)
+        with self.lock:
+            self.results[index] = result
+            self._left -= 1
+            if not self._left:
+                self._done.set()
+
+    def wait(self, deadline: float) -> None:
+        """Until all have ended, or the deadline; from then on the caller's memory is not touched."""
+        self._done.wait(max(0.0, deadline - time.monotonic()))
+        with self.lock:
+            self.is_abandoned = True
+
+
+def close_descriptor(descriptor: int, wait_s: float) -> None:
+    """Close a file in a thread of its own, and wait for that no longer than this: a frozen mount holds up even that."""
+
+    def close() -> None:
+        with suppress(OSError):  # a mount that is gone says so, but the descriptor is closed
+            os.close(descriptor)
+
+    thread = threading.Thread(target=close, name="hf3fs close", daemon=True)
+    thread.start()
+    thread.join(wait_s)
+
+
+class IoWorkers:
+    """At most so many threads; each begins when there is work and ends when there was none for a while.
+
+    Args:
+        count: of threads.
+        name: of them.
+        idle_s: after which a thread without work ends.
+        close_wait_s: how long closing a file is waited for.
+
+    Attributes:
+        count: the same.
+    """
+
+    def __init__(self, count: int, name: str, *, idle_s: float, close_wait_s: float) -> None:
+        self.count = count
+        self._idle_s = idle_s
+        self._close_wait_s = close_wait_s
+        self._name = name
+        self._work: queue.SimpleQueue[tuple[IoBatch[object], int] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._running: list[IoBatch[object]] = []
+        self._closed = False
+
+    @property
+    def are_all_stuck(self) -> bool:
+        """Whether every thread is at work for a caller that has gone: nothing would be begun."""
+        with self._lock:
+            return len(self._running) >= self.count and all(batch.is_abandoned for batch in self._running)
+
+    def run(self, calls: list[Callable[[IoBatch[Result]], Result]], deadline: float) -> IoBatch[Result]:
+        """Make the calls and wait until the deadline; see the batch for what became of them. No call may raise."""
+        batch = IoBatch(calls)
+        if calls:
+            with self._lock:
+                wanted = 0 if self._closed else min(self.count - self._threads, len(calls))
+                self._threads += wanted
+                for index in range(len(calls)):
+                    self._work.put((batch, index))  # type: ignore[arg-type]
+            for _ in range(wanted):
+                threading.Thread(target=self._loop, name=self._name, daemon=True).start()
+            batch.wait(deadline)
+        return batch
+
+    def close_descriptor(self, descriptor: int) -> None:
+        """Close a file, and wait for that as long as the settings say."""
+        close_descriptor(descriptor, self._close_wait_s)
+
+    def close(self) -> None:
+        """Let the threads end when they have nothing to do."""
+        with self._lock:
+            self._closed = True
+            threads = self._threads
+        for _ in range(threads):
+            self._work.put(None)
+
+    def _loop(self) -> None:
+        while True:
+            try:
+                found = self._work.get(timeout=self._idle_s)
+            except queue.Empty:
+                found = None
+            with self._lock:
+                if found is None:
+                    if self._closed or self._work.empty():
+                        self._threads -= 1
+                        return
+                    continue
+                batch, index = found
+                self._running.append(batch)
+            try:
+                batch.run(index)
+            finally:
+                with self._lock:
+                    self._running.remove(batch)

@@ -15,8 +15,7 @@ from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from unified_tree.controllers.storage.hf3fs.io_workers import close_descriptor
-from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange, close_descriptor
 
 
 class UsrbioFile:

@@ -16,8 +16,7 @@ from killed_service import DATABASE, LOG, laid_out, left_behind
 from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
-from unified_tree.controllers.storage.hf3fs.metadata.page_table import HeldKeys
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import HeldKeys, RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import NOWHERE, PRESENT, WRITTEN
 from unified_tree.terms.errors import ConfigurationError, StorageError

@@ -26,7 +26,7 @@ from aiohttp import web
 
 from unified_tree.controllers.storage.engine_settings import SECONDS, check_number
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     LARGEST_BATCH,
     UNKNOWN,

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unified_tree.controllers.storage.engine_settings import LONGEST_S, SECONDS, Bounds, check_number
-from unified_tree.controllers.storage.hf3fs.metadata.page_table import PageTable
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Rank, RefusedError, Shape
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import PageTable, Rank, RefusedError, Shape
 from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import GONE, PRESENT, UNKNOWN, WRITTEN
 from unified_tree.terms.errors import StorageError

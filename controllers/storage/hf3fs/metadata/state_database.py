@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_tree.controllers.storage.engine_settings import MAX_BYTES, SECONDS, Bounds, check_number
-from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Shape, StoredNamespace, StoredRank
+from unified_tree.controllers.storage.hf3fs.metadata.page_table import Shape, StoredNamespace, StoredRank
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 DATABASE_NAME = "metadata"
