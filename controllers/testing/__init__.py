@@ -26,13 +26,11 @@ A cache with a host tier needs no torch either. `SimulatedEngine` moves pages in
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.testing.cells import Cells, Ids
 from unified_tree.controllers.testing.checks import BrokenClauseError, Check, run_checks
 from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
 from unified_tree.controllers.testing.job_contract import OpenJobs, check_jobs, job_checks
 from unified_tree.controllers.testing.policy_contract import LetterTree, check_policy, policy_checks, victims_of
-from unified_tree.controllers.testing.simulated_engine import Faults, Latencies, SimulatedEngine
-from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
+from unified_tree.controllers.testing.simulated_engine import Faults, Latencies, SimulatedEngine, SimulatedJobs
 from unified_tree.controllers.testing.storage_contract import (
     OpenEngine,
     StorageRig,
@@ -40,7 +38,7 @@ from unified_tree.controllers.testing.storage_contract import (
     storage_engine_checks,
 )
 from unified_tree.controllers.testing.transfer_contract import OpenTransferEngine, check_transfer_engine, transfer_engine_checks
-from unified_tree.controllers.testing.transfer_rig import TransferRig
+from unified_tree.controllers.testing.transfer_rig import Cells, Ids, TransferRig
 
 if TYPE_CHECKING:
     from unified_tree.controllers.testing.linked_tensors import LinkedTensors

@@ -26,8 +26,15 @@ from unified_tree import (
     Trailing,
     UnifiedTree,
 )
-from unified_tree.controllers.testing.checks import LIMIT_S, BrokenClauseError, Check, expect, expect_equal, run_checks
-from unified_tree.controllers.testing.clause_threads import described
+from unified_tree.controllers.testing.checks import (
+    LIMIT_S,
+    BrokenClauseError,
+    Check,
+    described,
+    expect,
+    expect_equal,
+    run_checks,
+)
 from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import EVENTS, overrides, policy_factory
 

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.testing.cells import Ids
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, refusal, run_checks
-from unified_tree.controllers.testing.held_copies import HeldCopies
-from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids, transfer
+from unified_tree.controllers.testing.transfer_rig import (
+    BACKUP,
+    LAYERS,
+    LOAD,
+    PAGES,
+    HeldCopies,
+    Ids,
+    TransferRig,
+    ids,
+    transfer,
+)
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.nodes.effect import Copy, EffectKind
 from unified_tree.terms.errors import PageError, TransferError

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PageFormat, PagePair, Part
 from unified_tree.controllers.testing import Cells, Check, Latencies, SimulatedEngine, TransferRig, transfer_engine_checks
-from unified_tree.controllers.testing.cells import Ids
 from unified_tree.controllers.testing.transfer_contract import TRAFFIC_STEPS
-from unified_tree.controllers.testing.transfer_rig import LAYERS, PAGES, new_cells
+from unified_tree.controllers.testing.transfer_rig import LAYERS, PAGES, Ids, new_cells
 from unified_tree.controllers.transfer_engines import (
     CpuEngine,
     CudaEngine,

@@ -8,7 +8,7 @@ import pytest
 from waiting import PATIENCE_S, PROGRAM_S
 
 from unified_tree.controllers import testing
-from unified_tree.controllers.testing import checks, held_copies
+from unified_tree.controllers.testing import checks, transfer_rig
 
 
 def let_no_clause_be_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,5 +21,5 @@ def let_no_clause_be_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def let_no_copy_be_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is a copy given up that comes at all."""
-    for module in (checks, held_copies):
+    for module in (checks, transfer_rig):
         monkeypatch.setattr(module, "PATIENCE_S", PATIENCE_S)

@@ -28,8 +28,8 @@ from unified_tree.controllers.testing import (
     check_prefix_linker,
     check_storage_engine,
     check_transfer_engine,
-    held_copies,
     storage_contract,
+    transfer_rig,
 )
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine, NullEngine, VirtualClock
 
@@ -267,7 +267,7 @@ def test_a_broken_transfer_engine_is_found(clause: str) -> None:
 
 
 def test_an_engine_that_copies_everything_before_it_closes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_copies, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(transfer_rig, "PATIENCE_S", 0.0)
     [check] = [check for check in package.transfer_engine_checks() if check.name == "closing_ends_what_is_open"]
     with pytest.raises(AssertionError, match="close waited for all that was open"):
         check(TransferRig.over_cells(Drains))
