@@ -56,7 +56,6 @@ def entries(engine: Path | None) -> list[Entry]:
     absent = "" if engine and engine.exists() else f"there is no {engine}" if engine else "no interpreter of rivals given"
     standins = (str(ROOT / "tests" / "e2e" / "sglang" / "standins"),)
     on_cpu = (("SGLANG_USE_CPU_ENGINE", "1"),)
-    imports = {"rust": "import sglang.srt.mem_cache.unified_radix_cache", "dynamo": "import dynamo._core"}
     return [
         Entry(name="ours", python=sys.executable, imports="import unified_tree"),
         *own,
@@ -66,10 +65,10 @@ def entries(engine: Path | None) -> list[Entry]:
                 python=str(engine),
                 path=standins,
                 environment=on_cpu,
-                imports=imports.get(name, imports["rust"]),
+                imports="import sglang.srt.mem_cache.unified_radix_cache",
                 absent=absent,
             )
-            for name in ("rust", "python", "sglang", "sglang_pools", "dynamo")
+            for name in ("rust", "python", "sglang", "sglang_pools")
         ),
     ]
 

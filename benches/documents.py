@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.two_ways import parser_of, print_table
+from benches.rounds import options_of, print_table
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.controllers import PrefixCache
 
@@ -93,7 +93,7 @@ def measure(policies: list[str], cell: str, seeds: int, count: int) -> dict[str,
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = parser_of("benches.documents", __doc__, quick="few requests of one trace")
+    parser = options_of("documents", __doc__, quick="few requests of one trace")
     parser.add_argument("--requests", type=int, default=3_000, help="of each trace")
     parser.add_argument("--seeds", type=int, default=4, help="how many traces")
     parser.add_argument("--policies", default="lru,cost,density", help="the last one is compared with the others")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import thread_time_ns
 from typing import Any
 from zlib import crc32
@@ -30,14 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benches.hosted_floor import BareTiers
-from benches.storage_tier import HeldJobs, SmallStore
-from benches.two_ways import parser_of, print_table
+from benches.rounds import LIVES, options_of, print_table
 from unified_tree import Boundary, Component, Key, Point, Trailing
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import HostTier, Lease, PrefixCache
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.ranks import LocalConsensus
-from unified_tree.controllers.storage import MemoryStorage
+from unified_tree.controllers.storage import MemoryStorage, StoredPool
+from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import PersistPolicy, StorageTier
+from unified_tree.controllers.storage_tier.jobs import Job, Steps
+from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.lookup.matching import spare_from
 
@@ -68,6 +71,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "all": ("host", "ranks", "store"),
 }
 """What each has beside the device."""
+STORED_BYTES = 64 + TRAILER_BYTES
+"""A page on host and in the store is little more than its trailer."""
 
 
 def serve(
@@ -176,6 +181,79 @@ class Server:
         return (thread_time_ns() - begin) / len(running), cached
 
 
+class SmallPages:
+    """Host memory of one component: a page is little more than its trailer."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, memoryview] = {}
+
+    @property
+    def payload_bytes(self) -> int:
+        """See PageMemory."""
+        return STORED_BYTES - TRAILER_BYTES
+
+    def page_memory(self, page: int) -> memoryview:
+        """See PageMemory."""
+        if page not in self._pages:
+            self._pages[page] = memoryview(bytearray(STORED_BYTES))
+        return self._pages[page]
+
+
+class HeldJobs:
+    """Jobs that run when they are told to, outside of what is measured."""
+
+    def __init__(self) -> None:
+        self._held: list[Job] = []
+        self._ended: list[Job] = []
+
+    def start(self, steps: Steps) -> Job:
+        """See Jobs.start."""
+        self._held.append(Job(steps))
+        return self._held[-1]
+
+    def run(self) -> bool:
+        """Run what was started; whether there was any."""
+        held, self._held = self._held, []
+        for job in held:
+            for _ in job.steps:
+                pass
+        self._ended += held
+        return bool(held)
+
+    def ended(self) -> list[Job]:
+        """See Jobs.ended."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wait(self) -> None:
+        """See Jobs.wait."""
+        self.run()
+
+    def close(self) -> None:
+        """See Jobs.close."""
+        for job in self._held:
+            job.error = "closed"
+        self._ended += self._held
+        self._held = []
+
+
+class SmallStore:
+    """The pools of some components in a store, and small pages on host for them.
+
+    Attributes:
+        opened: what the engine has to be opened with.
+    """
+
+    def __init__(self, components: Sequence[Component]) -> None:
+        self.pools = {
+            c.name: StoredPool(name=c.name, format_digest=bytes([i]) * 32, value_bytes=STORED_BYTES)
+            for i, c in enumerate(components)
+        }
+        self.memory = {name: SmallPages() for name in self.pools}
+        trailing = [self.pools[c.name] for c in components if not c.coverage.is_path]
+        self.opened = [*self.pools.values(), *([record_pool(trailing, RECORDS)] if trailing else [])]
+
+
 def live(server: Server, other: Server, load: tuple[int, int, int, int], running: int) -> tuple[list[float], int]:
     """Nanoseconds a request of each round behind a conversation's first, and a checksum of what was found. Between two rounds
     the other server serves the same."""
@@ -243,7 +321,7 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of few conversations")
+    parser = options_of("hosted", __doc__, quick="two turns of few conversations", rounds=5, what=LIVES)
     parser.add_argument("--running", type=int, default=1, help="conversations at a time")
     parser.add_argument("--floor", action="store_true", help="also what the tiers cannot do without")
     options = parser.parse_args(arguments)

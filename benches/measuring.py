@@ -12,9 +12,7 @@ from benches.case import Case
 from benches.catalogue import IMPORT
 from benches.contestants import ROOT, Contestant, Entry
 
-USUAL = ("ours", "rust", "python", "dynamo", "block_dict")
-OFFERS = {"dynamo": ("match_pages", "match", "match_miss")}
-"""Contestants that do not take part in everything; what they cannot model otherwise they refuse themselves."""
+USUAL = ("ours", "rust", "python", "block_dict")
 IMPORT_REPEATS = 5
 
 
@@ -73,8 +71,6 @@ def measure(case: Case, contestants: dict[str, Contestant], absent: dict[str, st
     running: dict[str, Contestant] = {}
     for name in case.only or USUAL:
         outcome = outcomes[name] = Outcome(missing=absent.get(name, ""))
-        if case.operation not in OFFERS.get(name, (case.operation,)):
-            outcome.missing = outcome.missing or "offers other operations only"
         if outcome.missing:
             continue
         reply = contestants[name].begin(case)

@@ -1,28 +1,33 @@
-"""The command line of a bench that takes turns in rounds: its options, what it ran on, and its rows in a file."""
+"""The command line of a bench that takes turns: its options, what it ran on, its table, and its rows in a file."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches.machine import commit, machine
+from benches.machine import commit, core, machine
+
+LIVES = "lives in each of which each way serves them all; the fastest counts"
+"""What is counted by a bench that serves the same requests in several ways, in turn."""
 
 
 def options_of(
-    name: str, doc: str | None, *, quick: str, rounds: int, what: str = "rounds of turns"
+    name: str, doc: str | None, *, quick: str, rounds: int | None = None, what: str = "rounds of turns"
 ) -> argparse.ArgumentParser:
     """A parser of `--quick`, `--rounds` (or what `what` counts, by its first word) and `--json`.
 
     Args:
         doc: of the bench; its first paragraph is the help's.
         quick: what is measured with `--quick`.
+        rounds: how many, if it is not said; None for a bench that measures no time.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benches.{name}", description=(doc or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help=f"{quick}, to see that it runs")
-    parser.add_argument(f"--{what.split(maxsplit=1)[0]}", type=int, default=rounds, help=what)
+    if rounds is not None:
+        parser.add_argument(f"--{what.split(maxsplit=1)[0]}", type=int, default=rounds, help=what)
     parser.add_argument("--json", type=Path, help="file to write the rows to")
     return parser
 
@@ -40,3 +45,20 @@ def written(rows: Sequence[Mapping[str, Any]], where: Mapping[str, str | None], 
         file.write_text(json.dumps([{**row, **where} for row in rows], indent=1) + "\n")
         print(f"\nwrote {file}")
     return 0 if all(row.get("right", True) for row in rows) else 1
+
+
+def print_table(columns: str, line: str, rows: Iterable[dict[str, Any]], path: Path | None) -> None:
+    """Print the machine and a row at a time, as it is measured; write the rows to `path`, if there is one.
+
+    Args:
+        columns: the heads, with bars between them.
+        line: the format of a row.
+    """
+    print(f"machine  {machine()}\ncommit   {commit() or 'unknown'}, {core()}\n")
+    print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
+    measured = []
+    for row in rows:
+        measured.append(row)
+        print(f"| {line} |".format(**row), flush=True)
+    if path is not None:
+        path.write_text(json.dumps(measured, indent=1) + "\n")

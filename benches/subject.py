@@ -100,12 +100,3 @@ class Subject(Protocol):
 
     def finish(self, request: Request, tokens: Tokens) -> None:
         """It ends with `tokens`: evict for lack of room, allocate, insert, unlock. Adds to `request.parts_ns`."""
-
-
-class Limited:
-    """Base of an adapter that does not offer everything."""
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise UnsupportedError("offers other operations only")
-
-    insert = match = find = hold = lock_unlock = evict = begin = finish = _refuse

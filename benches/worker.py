@@ -29,7 +29,6 @@ ADAPTERS = {
     "sglang_pools": ("benches.sglang_server", "SglangServer", (False,)),
     "rust": ("benches.sglang_peer", "SglangSubject", ("rust",)),
     "python": ("benches.sglang_peer", "SglangSubject", ("python",)),
-    "dynamo": ("benches.dynamo_peer", "DynamoSubject", ()),
     "block_dict": ("benches.block_dict", "BlockDictSubject", ()),
 }
 RETAINED_BYTES = 24 << 20

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benches import documents, hosted, ledger, orders, storage_tier
+from benches import documents, hosted, ledger
 
 KINDS_AND_PAGES = [(kinds, size) for kinds in ("full", "full + window", "full + Mamba") for size in (1, 64)]
 
@@ -43,13 +43,6 @@ def test_the_bench_of_documents_runs(run: Any) -> None:
     assert all(0 <= row[policy] <= 100 for row in rows for policy in ("lru", "density"))
 
 
-def test_the_bench_of_orders_runs(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run(orders.main, "--policy", "cost")
-    assert len(rows) == 6
-    assert all(row["lru_us"] > 0 and row["other_us"] > 0 and row["lru_hit"] > 0 for row in rows)
-    assert "`cost`" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("options", [[], ["--steps"]])
 def test_the_ledger_bench_runs(run: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     rows = run(ledger.main, *options)
@@ -66,16 +59,3 @@ def test_the_hosted_bench_runs(run: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert all(row[f"{way}_us"] > 0 and row["backups"] >= 2 for row in rows for way in hosted.WAYS)
     assert all(row[f"{way}_floor_us"] > 0 for row in rows for way, has in hosted.WAYS.items() if has)
     assert capsys.readouterr().out.count("\n| chat |") == len(hosted.KINDS)
-
-
-def test_the_storage_tier_bench_runs(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was persisted comes back."""
-    rows = run(storage_tier.main)
-    assert {row["composition"] for row in rows} == set(storage_tier.COMPOSITIONS)
-    assert {"poll, 10 in flight", "persist, begin", "prefetch, nothing on host"} <= {row["operation"] for row in rows}
-    assert all(0 < row["min_us"] <= row["median_us"] <= row["max_us"] for row in rows)
-    polls = [row for row in rows if row["operation"].startswith("poll, ")]
-    assert all(row["answers"] == "0 pages answered" for row in polls)
-    ways = [row for row in rows if row["operation"].startswith("poll after")]
-    assert all(row["answers"].startswith("1024 tokens on host, 3 stored") for row in ways)
-    assert "median us" in capsys.readouterr().out

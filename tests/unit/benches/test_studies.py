@@ -19,7 +19,7 @@ from benches import cell
 from benches.cell import Cell
 from benches.machine import core
 from benches.studies import sampling, splits
-from benches.studies.session_ceiling import Served as Turn
+from benches.studies.sessions import Served as Turn
 from benches.studies.sessions import fitting
 from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec
 from unified_tree.controllers.workbench.runs.row import run_row
