@@ -26,10 +26,11 @@ from unified_tree.controllers.storage.storage_engine import (
     SealingEngine,
     StorageEngine,
     StorageStats,
+    StoredPool,
     StoredPoolStats,
+    check_can_hold,
 )
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
-from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 
 __all__ = [
     "AnsweringEngine",

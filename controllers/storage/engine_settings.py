@@ -30,7 +30,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
 from unified_tree.terms.errors import ConfigurationError, StorageError
 

@@ -25,8 +25,14 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.engine_settings import SECONDS, check_number
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageCounters, StorageStats
-from unified_tree.controllers.storage.stored_pool import StoredPool, pools_by_name
+from unified_tree.controllers.storage.storage_engine import (
+    Capabilities,
+    Outcome,
+    StorageCounters,
+    StorageStats,
+    StoredPool,
+    pools_by_name,
+)
 from unified_tree.terms.errors import StorageError
 
 

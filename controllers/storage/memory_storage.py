@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from unified_tree.controllers.storage.engine_settings import BYTES, check_number
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
 from unified_tree.terms.errors import ConfigurationError
 
 

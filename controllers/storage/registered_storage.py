@@ -21,7 +21,7 @@ import numpy as np
 
 from unified_tree.controllers.storage.engine_settings import BYTES, SECONDS, Bounds, check_key_prefix, check_settings
 from unified_tree.controllers.storage.guarded_storage import CircuitBreaker, GuardedStorage
-from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+from unified_tree.controllers.storage.storage_engine import StoredPool, check_can_hold
 from unified_tree.terms.errors import PageError, StorageError
 
 Move = Callable[[Sequence[str], Sequence[int], int], list[int]]

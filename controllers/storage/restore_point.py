@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage.file import FileStorage
 from unified_tree.controllers.storage.memory_storage import MemoryStorage, NullStorage
-from unified_tree.controllers.storage.storage_engine import StorageEngine
-from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+from unified_tree.controllers.storage.storage_engine import StorageEngine, StoredPool, check_can_hold
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

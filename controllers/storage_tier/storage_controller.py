@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from unified_tree.controllers.host.hybrid_cache_controller import BackupListener
 from unified_tree.controllers.storage.checked_storage import CheckedStorage, FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain
-from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
+from unified_tree.controllers.storage.storage_engine import check_can_hold, check_opened_for
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher

@@ -14,8 +14,7 @@ from unified_tree.controllers.storage_tier.stored_composition import PooledMemor
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.storage.storage_engine import StorageEngine
-    from unified_tree.controllers.storage.stored_pool import StoredPool
+    from unified_tree.controllers.storage.storage_engine import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier.stored_composition import PageMemory
 
 READING_THREADS = 16

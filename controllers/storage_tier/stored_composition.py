@@ -10,7 +10,7 @@ from unified_tree.controllers.pools.format_header import format_headers
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout
 from unified_tree.controllers.storage.hit_policy import HitPolicy, PoolNeed, need_of
 from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.declare.component import Component
 from unified_tree.terms.errors import ConfigurationError
 

@@ -11,8 +11,7 @@ from hashlib import sha256
 from typing import TypeAlias
 from uuid import uuid4
 
-from unified_tree.controllers.storage.storage_engine import Outcome, StorageEngine
-from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+from unified_tree.controllers.storage.storage_engine import Outcome, StorageEngine, StoredPool, check_can_hold
 from unified_tree.controllers.testing.checks import LIMIT_S, Check, at_once, expect, expect_equal, refusal, run_checks
 from unified_tree.terms.errors import PageError, StorageError
 

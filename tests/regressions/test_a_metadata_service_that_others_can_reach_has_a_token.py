@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {"directory": "d", "rank": "r", "capacity_bytes": 1 << 20
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Calls the service's command with some options; it must not serve. Returns what it says."""
-    from unified_tree.controllers.storage.hf3fs.metadata.metadata_cli import main
+    from unified_tree.controllers.storage.hf3fs.metadata.metadata_service import main
 
     def serve(service: Coroutine[Any, Any, None]) -> None:
         service.close()

@@ -38,7 +38,7 @@ from unified_tree.controllers.inspector.recording_page import read_recording, re
 from unified_tree.controllers.inspector.tree_picture import EVERYTHING, flame, run_details
 from unified_tree.controllers.storage.engine_settings import load_settings, section
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
-from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli
+from unified_tree.controllers.storage.hf3fs.metadata import metadata_service
 from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeSettings
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.simm.simm_storage import SimmSettings
@@ -435,7 +435,7 @@ def test_options_of_the_metadata_service(seed: int, tmp_path: Path, monkeypatch:
     async def served(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(metadata_cli, "_serve", served)
+    monkeypatch.setattr(metadata_service, "_serve", served)
     draw = random.Random(seed)
     names = ["--host", "--port", "--lease-s", "--aside-s", "--checkpoint-s", "--log-mib", "--commit-wait-s", "--state"]
     hosts = ["127.0.0.1", "", "\0", "x" * 100, "a..b", "\udcff", "::1", "[::1]", "999.1.1.1"]
@@ -447,7 +447,7 @@ def test_options_of_the_metadata_service(seed: int, tmp_path: Path, monkeypatch:
             texts = hosts if name == "--host" else states if name == "--state" else TEXTS
             given += [f"{name}={draw.choice(texts)}"]
         try:
-            code = metadata_cli.main(given)
+            code = metadata_service.main(given)
         except SystemExit as error:
             code = int(error.code or 0)
         assert code in (0, 1, 2), given

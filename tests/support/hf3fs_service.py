@@ -31,13 +31,13 @@ SETTINGS: dict[str, Any] = {
 """Of engines in tests: they wait for whatever answers at all."""
 _LEAPING = """
 import mmap, struct, sys, time
-from unified_tree.controllers.storage.hf3fs.metadata import metadata_cli
+from unified_tree.controllers.storage.hf3fs.metadata import metadata_service
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
 
 with open(sys.argv.pop(1), "r+b") as file:
     leapt = mmap.mmap(file.fileno(), 8)
 MetadataState.__init__.__kwdefaults__["clock"] = lambda: time.monotonic() + struct.unpack("d", leapt)[0]
-sys.exit(metadata_cli.main(sys.argv[1:]))
+sys.exit(metadata_service.main(sys.argv[1:]))
 """
 """The service, whose clock is ahead by what stands in a file."""
 

@@ -11,8 +11,7 @@ from unified_tree.controllers.storage.file.pool_table import Seal, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_index import shapes_within
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30

@@ -28,7 +28,7 @@ from unified_tree.controllers.storage.file.file_limits import TableSettings
 from unified_tree.controllers.storage.file.pool_table import SPARE_WAYS, PoolTable
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, entry, is_valid, last_use
 from unified_tree.controllers.storage.file.table_index import HEADER_BYTES, VERSION, TableShape, shape_of
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 

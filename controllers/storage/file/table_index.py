@@ -29,7 +29,7 @@ from unified_tree.controllers.storage.file.table_entry import (
     LAST_USE_AT,
     is_valid,
 )
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.terms.errors import ConfigurationError
 
 try:

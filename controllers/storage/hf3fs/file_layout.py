@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.terms.errors import ConfigurationError
 
 KV_NAMESPACE = "full"

@@ -29,8 +29,7 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
 )
 from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpener
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange, IoWorkers
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
 from unified_tree.terms.errors import StorageError
 
 _Move = Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]]

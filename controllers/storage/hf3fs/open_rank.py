@@ -26,8 +26,7 @@ from typing import Any, TypeVar
 from unified_tree.controllers.storage.hf3fs.file_layout import TRAILER_BYTES, FileLayout
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataClient
-from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
-from unified_tree.controllers.storage.hf3fs.range_file import IoBatch, IoWorkers, RangeFile
+from unified_tree.controllers.storage.hf3fs.range_file import IoBatch, IoWorkers, PosixFile, RangeFile
 from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
 from unified_tree.terms.errors import ConfigurationError, StorageError
 

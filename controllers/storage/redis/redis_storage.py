@@ -22,8 +22,7 @@ from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.redis.redis_topology import Asked, Command, RedisNode, RedisTopology, Reply
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
 from unified_tree.terms.errors import StorageError
 
 LARGEST_BYTES = 512 << 20

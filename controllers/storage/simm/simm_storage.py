@@ -33,8 +33,7 @@ from unified_tree.controllers.storage.engine_settings import (
     host_and_port,
 )
 from unified_tree.controllers.storage.registered_storage import Direction, RegisteredSettings, RegisteredStorage
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.stored_pool import StoredPool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 LARGEST_BYTES = 67_088_384

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.pools import DevicePool
     from unified_tree.controllers.prefix_linker import LinkedPool, PrefixLinker
-    from unified_tree.controllers.storage.stored_pool import StoredPool
+    from unified_tree.controllers.storage.storage_engine import StoredPool
     from unified_tree.controllers.transfer_engines import VirtualClock
 
 UNIX = "unix:"

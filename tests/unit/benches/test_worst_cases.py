@@ -15,8 +15,7 @@ from waiting import PROGRAM_S
 
 from benches.slope import percentile, slope
 from benches.worst_case import Call, WorstCase, live
-from benches.worst_cases import WORST_CASES, Limits, measure_worst
-from benches.worst_report import lines_of, rows_of
+from benches.worst_cases import WORST_CASES, Limits, lines_of, measure_worst, rows_of
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = Limits(quick=True)

@@ -178,7 +178,7 @@ def test_a_damaged_state_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def refused_to_start(state: Path) -> None:
-    module = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
+    module = "unified_tree.controllers.storage.hf3fs.metadata.metadata_service"
     words = [sys.executable, "-m", module, "--port", "0", "--state", str(state)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     assert done.returncode == 1 and "move it away" in done.stderr

@@ -20,8 +20,7 @@ from waiting import PATIENCE_S
 
 from unified_tree.controllers.storage import Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage, hf3fs_storage, usrbio_file
-from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
-from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange, PosixFile
 from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
 from unified_tree.terms.errors import StorageError
 
