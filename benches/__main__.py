@@ -19,8 +19,7 @@ from benches.measuring import USUAL, measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
 from benches.summary import lines, page, rewrite, table
-from benches.worst_cases import WORST_CASES, Limits, measure_worst
-from benches.worst_report import lines_of, rows_of, worst_preamble, worst_questions
+from benches.worst_cases import WORST_CASES, Limits, lines_of, measure_worst, rows_of, worst_preamble, worst_questions
 
 RESULTS = ROOT / "benches" / "results"
 LAB_PAGE = ROOT / "docs" / "lab" / "benchmarks.md"

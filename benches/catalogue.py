@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benches.case import COMPONENT_SETS, Case
-from benches.commit_scenario import CommitPage
-from benches.decode_scenario import DecodeStep
-from benches.memory_scenario import Memory
-from benches.request_scenarios import ChatRequest, MixedMultiTurn
+from benches.request_scenarios import ChatRequest, CommitPage, DecodeStep, MixedMultiTurn
 from benches.scenarios import (
     Evict,
     EvictMamba,
@@ -21,6 +18,7 @@ from benches.scenarios import (
     MatchFloor,
     MatchMiss,
     MatchPages,
+    Memory,
     Scenario,
 )
 from benches.serving_scenarios import (

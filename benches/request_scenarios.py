@@ -1,8 +1,10 @@
-"""Whole requests: multi-turn chats over a cache that holds half of them."""
+"""Whole requests, multi-turn chats over a cache that holds half of them; a commit of one page; a step of a decode batch."""
 
 from __future__ import annotations
 
 from array import array
+from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -109,3 +111,77 @@ class MixedMultiTurn(ChatRequest):
             if len(self.running) >= self.in_flight:
                 _, request, finished = self.running.pop(0)
                 return self.end(request, finished)
+
+
+class CommitPage(Scenario):
+    """One lease whose prompt of `length` tokens is committed; a sample is the commit of one page more."""
+
+    question = "What does it cost to commit one page that was computed, by the length of what is committed before it?"
+    silent_on = "the page's allocation, evictions, what the first commit behind a long copy finds in the processor's caches"
+    warm_up = 20
+
+    def set_up(self) -> None:
+        """The prompt, with room for all samples, committed up to `length`."""
+        from unified_tree import Key  # a rival's process has no use for it
+
+        case, subject = self.case, self.subject
+        self.cache: Any = subject.cache  # type: ignore[attr-defined]  # the contestant is `prefix_cache`
+        pages = self.warm_up + case.samples * case.rounds
+        self.end = case.length // case.page_size * case.page_size
+        prompt = np.frombuffer(self.tokens(self.end + pages * case.page_size), np.int64)
+        self.lease = self.cache.acquire(Key(prompt))
+        self.cache.allocate(self.lease, self.end)
+        self.cache.commit(self.lease, self.end)
+
+    def sample(self) -> int:
+        """The next page."""
+        cache, lease = self.cache, self.lease
+        self.end += self.case.page_size
+        cache.allocate(lease, self.end)
+        start = perf_counter_ns()
+        cache.commit(lease, self.end)
+        spent = perf_counter_ns() - start
+        self.answer(lease.committed)
+        return spent
+
+
+ROOM_TOKENS = 4096
+
+
+class DecodeStep(Scenario):
+    """`paths` leases of `length` tokens each, which share most of their prompts; a sample is one step of all of them."""
+
+    question = "What does a step cost in which each running request gets a token: pages, windows given back, slots to write to?"
+    silent_on = "commits, requests that arrive and end, copies of the tables to a device"
+    warm_up = 20
+
+    def set_up(self) -> None:
+        """All requests prefilled, and in the batch."""
+        from unified_tree import Key  # a rival's process has no use for it
+
+        case, subject = self.case, self.subject
+        cache: Any = subject.cache  # type: ignore[attr-defined]  # the contestant is `prefix_cache`
+        self.batch = cache.batch(case.paths, case.length + ROOM_TOKENS)
+        shared = array("q", range(case.length - 1))
+        for path in range(case.paths):
+            period = max(case.page_size, cache.layout.save_grid_tokens)  # so that pages end, and states are due, at every step
+            kept = case.length - 1 - path % min(period, case.length - 1)
+            tokens = np.array([*shared[:kept], case.length + path], np.int64)
+            lease = cache.acquire(Key(tokens))
+            cache.allocate(lease, len(tokens))
+            cache.commit(lease, tokens, dict(lease.save_pages))
+            self.batch.add(lease)
+
+    def sample(self) -> int:
+        """What was allocated is computed; each gets a token and the slot for it."""
+        batch = self.batch
+        if batch.lengths.max() == batch.max_tokens:
+            batch.truncate(np.full(batch.rows.size, self.case.length))
+        start = perf_counter_ns()
+        batch.advance()
+        batch.allocate()
+        for component in batch.tables:
+            batch.slots(component)
+        spent = perf_counter_ns() - start
+        self.answer(int(batch.lengths.sum()))
+        return spent

@@ -14,20 +14,19 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 from benches.contestants import ROOT
 from benches.rounds import options_of, told, written
-from benches.storage_rounds import HEAD, POOL_NAME, Contestant, Pages, engine_contestants, line_of, measure, pool_of
+from benches.storage_rounds import HEAD, POOL_NAME, Contestant, Pages, engine_contestants, measure_cases, pool_of
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 
 sys.path.append(str(ROOT / "tests" / "support"))
-CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
-"""Page bytes and batch."""
-QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
 LOOKUPS = (1, 16, 128, 1024, 8192)
 """Keys in one `exists`."""
 
@@ -48,23 +47,17 @@ def bare(path: Path, pages: Pages) -> tuple[Contestant, int]:
     return Contestant(name="bare file", put=put, get=get, remove=lambda _: None), descriptor
 
 
-def rows(url: str, folder: Path, cases: Sequence[tuple[int, int]], rounds: int) -> list[dict[str, Any]]:
-    """Measure put and get, printing a line each."""
-    found = []
-    for number, (page_bytes, batch) in enumerate(cases):
-        pages = Pages(page_bytes, batch)
-        capacity_bytes = (2 * batch + 2) * page_bytes + (1 << 20)
-        with_file, descriptor = bare(folder / "bare", pages)
-        engine = _engine(url, folder, f"case{number}", page_bytes, capacity_bytes)
-        turns = rounds * (1 if page_bytes * batch > 16 << 20 else 3)
-        for row in measure([with_file, *engine_contestants(engine)], pages, turns):
-            found.append(row)
-            print(line_of(row), flush=True)
+@contextmanager
+def contestants(url: str, folder: Path, pages: Pages) -> Iterator[list[Contestant]]:
+    """A bare file, and the engine over one of its own."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        with_file, descriptor = bare(Path(name, "bare"), pages)
+        capacity_bytes = (2 * pages.batch + 2) * pages.page_bytes + (1 << 20)
+        engine = _engine(url, folder, Path(name).name, pages.page_bytes, capacity_bytes)
+        yield [with_file, *engine_contestants(engine)]
         engine.close()
         os.close(descriptor)
-        for path in (folder / "bare", folder / f"case{number}.pages"):
-            path.unlink()
-    return found
+        (folder / f"{Path(name).name}.pages").unlink()
 
 
 def lookups(url: str, folder: Path, counts: Sequence[int], rounds: int) -> list[dict[str, Any]]:
@@ -113,9 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         folder = Path(name)
         with hf3fs_service.MetadataService(folder / "state", lease_s=60.0) as service:
-            rounds = 2 if options.quick else options.rounds
-            found = rows(service.url, folder, QUICK_CASES if options.quick else CASES, rounds)
-            found += lookups(service.url, folder, LOOKUPS[:2] if options.quick else LOOKUPS, rounds * 10)
+            found = measure_cases(options, partial(contestants, service.url, folder))
+            rounds = 20 if options.quick else 10 * options.rounds
+            found += lookups(service.url, folder, LOOKUPS[:2] if options.quick else LOOKUPS, rounds)
     return written(found, where, options.json)
 
 

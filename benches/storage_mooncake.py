@@ -10,20 +10,18 @@ the clock starts: two clients differ from each other by more than the engine cos
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from benches.contestants import ROOT
 from benches.rounds import options_of, told, written
-from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
+from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, measure_cases, pool_of
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.mooncake.mooncake_storage import MooncakeClient
 from unified_tree.controllers.storage.registered_storage import address_of
 
 sys.path.append(str(ROOT / "tests" / "support"))
-CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
-"""Page bytes and batch."""
-QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
 
 
 def bare(client: MooncakeClient, pages: Pages) -> Contestant:
@@ -47,20 +45,14 @@ def _removed(client: MooncakeClient, keys: Sequence[bytes]) -> None:
     client.remove([key.hex() for key in keys])
 
 
-def rows(master: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[dict[str, Any]]:
-    """Measure everything, printing a line each."""
-    found = []
-    settings = MooncakeSettings(master=master)
-    for page_bytes, batch in cases:
-        pages, client = Pages(page_bytes, batch), MooncakeClient(settings)
-        engine = MooncakeStorage([pool_of(page_bytes)], settings, client)
-        engine.register([pages.memory])
-        turns = rounds * (1 if page_bytes * batch > 16 << 20 else 3)
-        for row in measure([bare(client, pages), *engine_contestants(engine)], pages, turns):
-            found.append(row)
-            print(line_of(row), flush=True)
-        engine.close()
-    return found
+@contextmanager
+def contestants(settings: MooncakeSettings, pages: Pages) -> Iterator[list[Contestant]]:
+    """The client, and the engine over it."""
+    client = MooncakeClient(settings)
+    engine = MooncakeStorage([pool_of(pages.page_bytes)], settings, client)
+    engine.register([pages.memory])
+    yield [bare(client, pages), *engine_contestants(engine)]
+    engine.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = told(HEAD)
     with mooncake_server.Mooncake(segment_bytes=(64 if options.quick else 1024) << 20) as server:
-        found = rows(server.master, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
+        found = measure_cases(options, partial(contestants, MooncakeSettings(master=server.master)))
     return written(found, where, options.json)
 
 

@@ -13,19 +13,18 @@ import importlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benches.contestants import ROOT
 from benches.rounds import options_of, told, written
-from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
+from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, measure_cases, pool_of
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 
 sys.path.append(str(ROOT / "tests" / "support"))
-CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
-"""Page bytes and batch."""
-QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
 
 
 def bare(address: str) -> Contestant:
@@ -55,18 +54,12 @@ def bare(address: str) -> Contestant:
     return Contestant(name="redis-py", put=put, get=get, remove=lambda keys: client.unlink(*(key.hex() for key in keys)))
 
 
-def rows(address: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[dict[str, Any]]:
-    """Measure everything on one server, printing a line each."""
-    found = []
-    for page_bytes, batch in cases:
-        pages = Pages(page_bytes, batch)
-        engine = RedisStorage([pool_of(page_bytes)], RedisSettings(address=address))
-        turns = rounds * (1 if page_bytes * batch > 16 << 20 else 3)
-        for row in measure([bare(address), *engine_contestants(engine)], pages, turns):
-            found.append(row)
-            print(line_of(row), flush=True)
-        engine.close()
-    return found
+@contextmanager
+def contestants(address: str, pages: Pages) -> Iterator[list[Contestant]]:
+    """redis-py, and the engine, on one server."""
+    engine = RedisStorage([pool_of(pages.page_bytes)], RedisSettings(address=address))
+    yield [bare(address), *engine_contestants(engine)]
+    engine.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -82,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     for over in ("tcp", "unix"):
         print(f"\n{over}\n{HEAD}")
         with tempfile.TemporaryDirectory() as folder, redis_server.Redis(Path(folder), over=over) as server:
-            some = rows(server.address, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
-            found += [row | {"over": over} for row in some]
+            found += [row | {"over": over} for row in measure_cases(options, partial(contestants, server.address))]
     return written(found, where, options.json)
 
 

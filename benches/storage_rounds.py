@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -15,6 +17,9 @@ import numpy as np
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StoredPool
 
 POOL_NAME = "pages"
+CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
+"""Page bytes and batch."""
+QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
 HEAD = (
     f"{'contestant':<22}{'page':>9}{'batch':>7}{'put GiB/s':>11}{'of bare':>9}{'get GiB/s':>11}{'of bare':>9}"
     f"{'load':>6}  answers"
@@ -68,6 +73,7 @@ class Pages:
     """Twice `batch` pages in one piece of memory: the first half is stored, and read into the second."""
 
     def __init__(self, page_bytes: int, batch: int) -> None:
+        self.page_bytes, self.batch = page_bytes, batch
         self.memory = memoryview(bytearray(2 * batch * page_bytes))
         views = [self.memory[start : start + page_bytes] for start in range(0, self.memory.nbytes, page_bytes)]
         self.stored, self.read = views[:batch], views[batch:]
@@ -99,6 +105,25 @@ def measure(contestants: Sequence[Contestant], pages: Pages, rounds: int) -> lis
                 times[one.name][0].append(middle - start)
                 times[one.name][1].append(end - middle)
     return [_row(one.name, pages, times, contestants[0].name, answers[one.name]) for one in contestants]
+
+
+def measure_cases(
+    options: argparse.Namespace, contestants: Callable[[Pages], AbstractContextManager[Sequence[Contestant]]]
+) -> list[dict[str, Any]]:
+    """Rows of all cases, or with `--quick` of two small ones, a line printed each.
+
+    Args:
+        contestants: opens those of some pages.
+    """
+    found = []
+    for page_bytes, batch in QUICK_CASES if options.quick else CASES:
+        pages = Pages(page_bytes, batch)
+        turns = (2 if options.quick else options.rounds) * (1 if page_bytes * batch > 16 << 20 else 3)
+        with contestants(pages) as opened:
+            for row in measure(opened, pages, turns):
+                found.append(row)
+                print(line_of(row), flush=True)
+    return found
 
 
 def _row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
-from benches.memory_scenario import FIRST_LEAVES, resident_bytes
+from benches.scenarios import FIRST_LEAVES, resident_bytes
 from benches.shapes import Grown, sets
 from benches.worst_case import Call, WorstCase
 
