@@ -246,27 +246,6 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
     assert client.of("close") == [None]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "master is missing: give it, or set unified_tree__mooncake__master"),
-        ({"master": "somewhere"}, "master must be host:port"),
-        ({"master": "x" * 70 + ":1"}, "master must be host:port"),
-        ({"master": "a:0"}, "master must be host:port"),
-        ({"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
-        ({"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
-        ({"master": "h:1", "key_prefix": ""}, "key_prefix must be"),
-        ({"master": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
-        ({"master": "h:1", "segment_bytes": -1}, "segment_bytes must be at least 0"),
-        ({"master": "h:1", "retry_pause_s": 0}, "retry_pause_s must be positive"),
-        ({"master": "h:1", "maste": "h:1"}, "unknown setting 'maste'"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        StorageRegistry().open("mooncake", [POOL], **given)
-
-
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mooncake.store", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'unified-tree\[mooncake\]'"):

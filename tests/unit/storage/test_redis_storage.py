@@ -31,7 +31,7 @@ from redis.crc import key_slot as slot_of
 from redis_server import BRIEF_S, PATIENT, Cluster, Redis, brief_answers
 from waiting import wait_until
 
-from unified_tree.controllers.storage import Outcome, StorageEngine, StorageRegistry, StoredPool
+from unified_tree.controllers.storage import Outcome, StorageEngine, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
@@ -402,28 +402,3 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
 
     check_threads([engine], restart)
     until_put(engine, 99)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "address is missing: give it, or set unified_tree__redis__address"),
-        ({"address": ""}, "address must be host:port or unix:PATH"),
-        ({"address": "x" * 70 + ":1"}, "address must be host:port or unix:PATH"),
-        ({"address": "a\0b:1"}, "address must be a path or other text without NUL"),
-        ({"address": "unix:a\0b"}, "address must be a path or other text without NUL"),
-        ({"address": "unix:"}, "address must be host:port or unix:PATH"),
-        ({"address": "host:99999"}, "address must be host:port or unix:PATH"),
-        ({"address": "a:1,b:2"}, "more than one address needs cluster"),
-        ({"address": "a:1", "cluster": True, "database": 1}, "a cluster has no database 1"),
-        ({"address": "a:1", "username": "me"}, "a username needs a password"),
-        ({"address": "a:1", "key_prefix": "a*"}, "key_prefix must be"),
-        ({"address": "a:1", "key_prefix": "{a}"}, "key_prefix must be"),
-        ({"address": "a:1", "request_timeout_s": 0}, "request_timeout_s must be positive"),
-        ({"address": "a:1", "ttl_s": -1}, "ttl_s must be at least 0"),
-        ({"address": "a:1", "passwrod": "x"}, "unknown setting 'passwrod'"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        StorageRegistry().open("redis", [FULL], **given)

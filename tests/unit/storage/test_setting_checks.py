@@ -81,6 +81,47 @@ def test_what_would_be_ignored_or_fail_later_is_refused(kind: Any, given: dict[s
         kind(**GOOD[kind] | given)
 
 
+@pytest.mark.parametrize(
+    ("engine", "given", "said"),
+    [
+        ("redis", {}, "address is missing: give it, or set unified_tree__redis__address"),
+        ("redis", {"address": ""}, "address must be host:port or unix:PATH"),
+        ("redis", {"address": "x" * 70 + ":1"}, "address must be host:port or unix:PATH"),
+        ("redis", {"address": "a\0b:1"}, "address must be a path or other text without NUL"),
+        ("redis", {"address": "unix:a\0b"}, "address must be a path or other text without NUL"),
+        ("redis", {"address": "unix:"}, "address must be host:port or unix:PATH"),
+        ("redis", {"address": "host:99999"}, "address must be host:port or unix:PATH"),
+        ("redis", {"address": "a:1,b:2"}, "more than one address needs cluster"),
+        ("redis", {"address": "a:1", "cluster": True, "database": 1}, "a cluster has no database 1"),
+        ("redis", {"address": "a:1", "username": "me"}, "a username needs a password"),
+        ("redis", {"address": "a:1", "key_prefix": "a*"}, "key_prefix must be"),
+        ("redis", {"address": "a:1", "key_prefix": "{a}"}, "key_prefix must be"),
+        ("redis", {"address": "a:1", "request_timeout_s": 0}, "request_timeout_s must be positive"),
+        ("redis", {"address": "a:1", "passwrod": "x"}, "unknown setting 'passwrod'"),
+        ("mooncake", {}, "master is missing: give it, or set unified_tree__mooncake__master"),
+        ("mooncake", {"master": "somewhere"}, "master must be host:port"),
+        ("mooncake", {"master": "x" * 70 + ":1"}, "master must be host:port"),
+        ("mooncake", {"master": "a:0"}, "master must be host:port"),
+        ("mooncake", {"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
+        ("mooncake", {"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
+        ("mooncake", {"master": "h:1", "key_prefix": ""}, "key_prefix must be"),
+        ("mooncake", {"master": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
+        ("mooncake", {"master": "h:1", "retry_pause_s": 0}, "retry_pause_s must be positive"),
+        ("mooncake", {"master": "h:1", "maste": "h:1"}, "unknown setting 'maste'"),
+        ("simm", {}, "manager_address is missing: give it, or set unified_tree__simm__manager_address"),
+        ("simm", {"manager_address": "somewhere"}, "manager_address must be host:port"),
+        ("simm", {"manager_address": "h:99999"}, "manager_address must be host:port"),
+        ("simm", {"manager_address": "h:1", "key_prefix": "a b"}, "key_prefix must be"),
+        ("simm", {"manager_address": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
+        ("simm", {"manager_address": "h:1", "largest_value_bytes": 1 << 30}, "at least 1 and at most 67088384"),
+        ("simm", {"manager_address": "h:1", "manager_adress": "h:1"}, "unknown setting 'manager_adress'"),
+    ],
+)
+def test_settings_that_no_engine_can_have_are_named_when_it_is_opened(engine: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        StorageRegistry().open(engine, [pool()], **given)
+
+
 def test_all_that_is_wrong_is_named_at_once_and_no_secret() -> None:
     with pytest.raises(
         ConfigurationError, match=r"password must be str, not what it is.*database must be at least 0.*ttl_s"

@@ -260,23 +260,6 @@ def test_values_too_large_are_refused_at_once(server: SimmServer, module: SimmMo
         SimmStorage([FULL, MAMBA], settings, SimmClient(settings, module))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "manager_address is missing: give it, or set unified_tree__simm__manager_address"),
-        ({"manager_address": "somewhere"}, "manager_address must be host:port"),
-        ({"manager_address": "h:99999"}, "manager_address must be host:port"),
-        ({"manager_address": "h:1", "key_prefix": "a b"}, "key_prefix must be"),
-        ({"manager_address": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
-        ({"manager_address": "h:1", "largest_value_bytes": 1 << 30}, "at least 1 and at most 67088384"),
-        ({"manager_address": "h:1", "manager_adress": "h:1"}, "unknown setting 'manager_adress'"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        StorageRegistry().open("simm", [FULL], **given)
-
-
 def machine(sysfs: Path, nodes: dict[str, str], devices: dict[str, int]) -> Path:
     for node, processors in nodes.items():
         (sysfs / "devices/system/node" / node).mkdir(parents=True)
