@@ -157,7 +157,7 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1, only=large)
 
 
-def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...], page_size: int = 64) -> list[Case]:
+def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...]) -> list[Case]:
     """Every operation over the tree's size and over the prompt's length; cases of one series share one growing tree."""
     cases = []
     for components in COMPONENT_SETS:
@@ -166,7 +166,6 @@ def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...], page_size: in
             base = Case(
                 operation="",
                 components=components,
-                page_size=page_size,
                 tree_nodes=count,
                 series=f"tree-{components}",
                 length=8192,
@@ -180,7 +179,6 @@ def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...], page_size: in
     for length in lengths:
         base = Case(
             operation="",
-            page_size=page_size,
             length=length,
             depth=8,
             samples=30 if length < LONG_TOKENS else 10,

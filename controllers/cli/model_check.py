@@ -154,9 +154,9 @@ def _cached(composition: Composition) -> Composition:
     return replace(composition, components=tuple(kept), attention_costs=(), notes=(*composition.notes, note))
 
 
-def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float | None, console: Console | None = None) -> int:
+def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float | None) -> int:
     """Print what would be cached, how much fits and what is refused; 1 if anything is refused, else 0."""
-    console = console or report_console()
+    console = report_console()
     composition = check.composition
     print_models(console, [composition])
     for note in composition.notes:

@@ -75,7 +75,7 @@ def _warn(console: Console, sizes: Sizes) -> None:
 
 
 def _print_device(console: Console, sizes: Sizes) -> None:
-    proposed, best = sizes.curve("device", split="proposed"), sizes.curve("device", split="best")
+    proposed, best = sizes.curve("device", "proposed"), sizes.curve("device", "best")
     by_size = {point.size_bytes: point for point in proposed.points}
     lines = []
     for point in best.points:

@@ -117,9 +117,9 @@ class Sizes:
     requests: int
     longest_tokens: int
 
-    def curve(self, tier: str, component: str | None = None, split: str | None = None) -> Curve:
-        """One of the curves; of a whole tier the first one if no split is named."""
-        return next(c for c in self.curves if (c.tier, c.component) == (tier, component) and split in {None, c.split})
+    def curve(self, tier: str, split: str | None = None) -> Curve:
+        """The curve of a whole tier; the first one if no split is named."""
+        return next(c for c in self.curves if (c.tier, c.component) == (tier, None) and split in {None, c.split})
 
 
 def sizes_bytes(present: int, doublings: tuple[int, int] = (DOUBLINGS, DOUBLINGS)) -> list[int]:
