@@ -261,7 +261,8 @@ class MooncakeStorage(RegisteredStorage[MooncakeClient]):
                 raise StorageError(f"mooncake: the values of {pool} were not removed, error {code}")
 
     def _read(self, names: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
-        """Bytes or  A page whose lease ran out on the way may hold another value by now: once more, alone."""
+        """Bytes read or an error code for each. A page whose lease ran out on the way may hold another value by now, so it is
+        read once more, alone."""
         answers = self._client.get_into(names, addresses, size_bytes)
         for index, code in enumerate(answers):
             if code == LEASE_EXPIRED:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.runs.row_result import RowResult, StoreTraffic, VerifiedStats
 
     Floats = NDArray[np.float64]
-    from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
