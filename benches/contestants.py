@@ -52,7 +52,7 @@ def entries(engine: Path | None) -> list[Entry]:
         engine: an interpreter with SGLang installed, and with what else of the rivals is to take part.
             `tests/e2e/sglang/install.sh` makes one.
     """
-    own = [Entry(name=name, python=sys.executable) for name in ("prefix_cache", "floor", "block_dict")]
+    own = [Entry(name=name, python=sys.executable) for name in ("prefix_cache", "floor")]
     absent = "" if engine and engine.exists() else f"there is no {engine}" if engine else "no interpreter of rivals given"
     standins = (str(ROOT / "tests" / "e2e" / "sglang" / "standins"),)
     on_cpu = (("SGLANG_USE_CPU_ENGINE", "1"),)

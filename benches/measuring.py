@@ -12,7 +12,7 @@ from benches.case import Case
 from benches.catalogue import IMPORT
 from benches.contestants import ROOT, Contestant, Entry
 
-USUAL = ("ours", "rust", "python", "block_dict")
+USUAL = ("ours", "rust", "python")
 IMPORT_REPEATS = 5
 
 

@@ -10,11 +10,11 @@ from benches.catalogue import IMPORT, IMPORT_QUESTION, SCENARIOS
 from benches.measuring import USUAL, Outcome
 
 Row = dict[str, Any]
-RIVALS = ("rust", "python", "block_dict", "floor", "sglang_pools")
+RIVALS = ("rust", "python", "floor", "sglang_pools")
 HEAD = (
     f"{'operation':<25}{'components':<15}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
     f"{'ours µs':>10}{'min':>9}{'max':>10}{'ns/tok':>8} |{'rust':>10}{'python':>11} |{'ratio':>7} {'rounds':<11}|"
-    f"{'blocks':>10} | answers"
+    " answers"
 )
 
 
@@ -96,7 +96,7 @@ def line_of(row: Row) -> str:
         f"{row['depth'] if row['length_tokens'] else '':>6}{row['prompts']:>8}{row['tree_nodes'] or '':>9} |"
         f"{size('ours'):>10}{_number(row['ours_us_min']):>9}{_number(row['ours_us_max']):>10}"
         f"{_number(row['ours_ns_per_token']):>8} |{size('rust'):>10}{size('python'):>11} |{ratio:>7} {spread:<11}|"
-        f"{size('block_dict'):>10} | {answers}"
+        f" {answers}"
     )
 
 
@@ -120,8 +120,8 @@ def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]
     lines += [f"absent   {name}: {reason}" for name, reason in absent.items()]
     note = (
         "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes "
-        "a key inside the time. rust and python are SGLang's UnifiedRadixCache with either core, "
-        "blocks a dictionary of block hashes; of whole requests (serve_…) rust is what SGLang's scheduler calls. ratio is "
+        "a key inside the time. rust and python are SGLang's UnifiedRadixCache with either core; "
+        "of whole requests (serve_…) rust is what SGLang's scheduler calls. ratio is "
         "ours to rust's, its spread over the rounds beside it. answers compares match lengths and survivors; windows are "
         "kept differently by design, so chats with them differ, and their hit rates say which way."
     )

@@ -29,7 +29,6 @@ ADAPTERS = {
     "sglang_pools": ("benches.sglang_server", "SglangServer", (False,)),
     "rust": ("benches.sglang_peer", "SglangSubject", ("rust",)),
     "python": ("benches.sglang_peer", "SglangSubject", ("python",)),
-    "block_dict": ("benches.block_dict", "BlockDictSubject", ()),
 }
 RETAINED_BYTES = 24 << 20
 """glibc hands smaller blocks back to the system, and their pages fault anew in each request, until one so large was freed. In a

@@ -78,11 +78,6 @@ def test_the_picture_of_growth_is_small(quick: tuple[str, list[dict[str, Any]], 
     assert len(picture) <= 120 * 1024
 
 
-def test_a_block_dictionary_gives_the_same_match_lengths(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
-    rows = [row for row in quick[1] if row["operation"] == "match_pages" and row["block_dict_us"]]
-    assert rows and all(row["block_dict_hash"] == row["hash"] for row in rows)
-
-
 def test_answers_are_the_same_in_another_run_whose_peers_are_missing(
     quick: tuple[str, list[dict[str, Any]], Path], tmp_path: Path
 ) -> None:
