@@ -34,6 +34,7 @@ class WorstCase(ABC):
     Attributes:
         question, silent_on: what it answers and what it does not.
         variants: the ways to ask it.
+        components: the kinds of state in the tree; empty where the variant names them.
         page_size: tokens a page.
         varied: what `size` counts.
         sizes: the sizes to measure, ascending; as a rule the first three.
@@ -42,12 +43,14 @@ class WorstCase(ABC):
         ns_a_unit: what a unit is in nanoseconds; 1 for what is no time.
         max_calls: calls a life, at most.
         lives_once: whether a process is spoilt for it by what lived there before.
+        is_divided: whether a figure is divided by the size, for a call goes through so much.
         names_calls: whether it makes calls of several kinds, so that it matters which was the worst.
     """
 
     question: ClassVar[str]
     silent_on: ClassVar[str]
     variants: ClassVar[tuple[str, ...]] = ("",)
+    components: ClassVar[str] = "full"
     page_size: ClassVar[int] = 16
     varied: ClassVar[str] = "leaves"
     sizes: ClassVar[tuple[int, ...]] = NODES
@@ -55,6 +58,7 @@ class WorstCase(ABC):
     unit: ClassVar[str] = "µs"
     ns_a_unit: ClassVar[float] = 1000.0
     max_calls: ClassVar[int] = 1000
+    is_divided: ClassVar[bool] = False
     names_calls: ClassVar[bool] = False
     lives_once: ClassVar[bool] = False
 
@@ -65,11 +69,6 @@ class WorstCase(ABC):
         self.random = np.random.RandomState([seed, size, crc32(f"{type(self).__name__} {variant}".encode())])
         self.worst_call = ""
         self._digest = hashlib.blake2b(digest_size=6)
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """The kinds of state in the tree."""
-        return "full"
 
     @classmethod
     def page(cls, variant: str) -> int:  # noqa: ARG003
@@ -96,10 +95,6 @@ class WorstCase(ABC):
         wall = perf_counter_ns() - wall
         processor = thread_time_ns() - processor
         return min(wall, processor), result
-
-    def per(self) -> int:
-        """What a figure is divided by: 1, or how many nodes a call goes through."""
-        return 1
 
     def answer(self, result: object) -> None:
         """Note what a call returned, so that a faster wrong answer shows."""
@@ -202,7 +197,7 @@ def _calls(case: WorstCase, budget_s: float | None) -> tuple[list[float], bool]:
     start = process_time()
     for call in case.calls():
         spent, result = case.measure(call)
-        spent /= case.per()
+        spent /= case.size if case.is_divided else 1
         case.answer(result)
         samples.append(spent)
         if spent > peak:

@@ -184,7 +184,7 @@ def lines_of(growth: Growth) -> str:
     for figures in growth.figures:
         ratio = f"{figures.ratio:.1f}" if figures.ratio is not None else ""
         lines.append(
-            f"{growth.operation:<31}{growth.variant:<17}{case.components(growth.variant):<17}{case.page(growth.variant):>5} |"
+            f"{growth.operation:<31}{growth.variant:<17}{case.components or growth.variant:<17}{case.page(growth.variant):>5} |"
             f"{figures.size:>10,} {case.varied:<15}{figures.calls:>7}{'*' if figures.cut_short else ' '}|"
             f"{_number(figures.median):>11}{_number(figures.p999):>11}{_number(figures.worst):>11} {case.unit:<11}{ratio:>10} |"
         )
@@ -215,7 +215,7 @@ def _row(growth: Growth, figures: Figures | None, machine: str, commit: str | No
     return {
         "operation": growth.operation,
         "variant": growth.variant,
-        "components": case.components(growth.variant),
+        "components": case.components or growth.variant,
         "page_size": case.page(growth.variant),
         "varied": case.varied,
         "size": figures.size if figures else None,

@@ -17,15 +17,11 @@ class FullCollection(WorstCase):
 
     question = "How long does a full garbage collection stop the process for the sake of a tree of so many nodes?"
     silent_on = "what else the process keeps; collections of the young generations"
+    components = ""
     variants = SETS
     varied = "nodes"
     unit = "ms"
     ns_a_unit = 1e6
-
-    @classmethod
-    def components(cls, variant: str) -> str:
-        """As the variant says."""
-        return variant
 
     def build(self) -> None:
         """Time the collector with an empty tree, then fill the tree."""
@@ -52,16 +48,13 @@ class MemoryOfNodes(WorstCase):
 
     question = "Does a node take more memory in a larger tree?"
     silent_on = "long edges, and memory that was free in the process before"
+    components = ""
+    is_divided = True
     variants = SETS
     varied = "nodes"
     unit = "bytes/node"
     lives_once = True
     ns_a_unit = 1.0
-
-    @classmethod
-    def components(cls, variant: str) -> str:
-        """As the variant says."""
-        return variant
 
     def build(self) -> None:
         """A few leaves, so that what is made once is there before."""
@@ -83,7 +76,3 @@ class MemoryOfNodes(WorstCase):
         before = resident_bytes()
         result = call()
         return resident_bytes() - before, result
-
-    def per(self) -> int:
-        """Nodes."""
-        return self.size

@@ -64,12 +64,8 @@ class EvictStateOfSessions(WorstCase):
 
     question = "What does evicting one state cost below a prompt that many sessions share, the youngest being the coldest?"
     silent_on = "sessions of more than one turn, windows"
+    components = "full_mamba"
     varied = "sessions"
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With states."""
-        return "full_mamba"
 
     def build(self) -> None:
         """The sessions, used from the youngest to the oldest, and the first half of the evictions."""
@@ -91,13 +87,9 @@ class LastStateOfSiblings(WorstCase):
 
     question = "What does it cost to evict, or to put back, the only state among very many siblings?"
     silent_on = "siblings with states of their own"
+    components = "full_mamba"
     variants = ("evict", "insert")
     varied = "siblings"
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With states."""
-        return "full_mamba"
 
     def build(self) -> None:
         """The oldest sibling keeps its state, the others come without."""

@@ -47,16 +47,13 @@ class StatesAlongNode(WorstCase):
 
     question = "What does a state cost in an insert that brings one at each of very many lengths?"
     silent_on = "states that are there already"
+    components = "full_mamba"
+    is_divided = True
     page_size = 1
     variants = ("new prompt", "known prompt")
     varied = "states"
     sizes = CHAIN
     unit = "µs/state"
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With states."""
-        return "full_mamba"
 
     def build(self) -> None:
         """Nothing stands yet."""
@@ -75,16 +72,13 @@ class StatesAlongNode(WorstCase):
             yield partial(self.grown.tree.insert, key, pages, {"mamba": by_length})
             self.answer(self.grown.tree.node_count)
 
-    def per(self) -> int:
-        """States."""
-        return self.size
-
 
 class CheckChain(WorstCase):
     """All laws are checked on a long chain."""
 
     question = "What does `check()` cost a node of a long chain?"
     silent_on = "wide trees, host values"
+    is_divided = True
     page_size = 1
     varied = "nodes"
     sizes = CHAIN
@@ -103,10 +97,6 @@ class CheckChain(WorstCase):
     def check(self) -> int:
         """How many laws are broken."""
         return len(self.grown.tree.check())
-
-    def per(self) -> int:
-        """Nodes."""
-        return self.size
 
 
 class GrowWideNode(WorstCase):

@@ -46,16 +46,12 @@ class AgentRequests(WorstCase):
         "How long is the longest call of serving an agent's session with prompts of up to so many tokens, full and window?"
     )
     silent_on = "requests that overlap, other tiers"
+    components = "full_swa"
     variants = ("page 64", "page 1", "page 1, decoding")
     varied = "prompt tokens"
     sizes = (1_000, 10_000, 100_000)
     smoke_sizes = (300, 900)
     names_calls = True
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With a window."""
-        return "full_swa"
 
     @classmethod
     def page(cls, variant: str) -> int:

@@ -19,15 +19,11 @@ class WindowOfPrompt(WorstCase):
 
     question = "What does it cost to evict, or to put back, the window of a prompt with very many short continuations?"
     silent_on = "continuations longer than the window"
+    components = "full_swa"
     variants = ("evict", "insert", "evict, settled", "insert, settled")
     varied = "continuations"
     sizes = tuple(size // 10 for size in NODES)
     max_calls = 200
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With a window."""
-        return "full_swa"
 
     def build(self) -> None:
         """The prompt is of the lowest priority, so that its window is always the first victim."""
@@ -68,17 +64,13 @@ class WindowOfTokens(WorstCase):
         "What does it cost to evict one page of a window that lies over nodes of one page, or to insert the window again?"
     )
     silent_on = "windows in few nodes, which is the usual case"
+    components = "full_swa"
     variants = ("evict", "evict, settled", "insert")
     page_size = 1
     varied = "window tokens"
     sizes = (12, 125, 1_000, 4_000)
     smoke_sizes = (4, 8)
     max_calls = 200
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With a window."""
-        return "full_swa"
 
     def build(self) -> None:
         """A prompt of a window's length, and the tokens of an answer of twice that, one by one."""
@@ -114,6 +106,8 @@ class MatchThroughGap(WorstCase):
 
     question = "What does a match, or `explain`, cost a node of the path where a wide window is there and a narrow one is gone?"
     silent_on = "paths in few nodes"
+    components = "full_wide_narrow"
+    is_divided = True
     variants = ("match", "explain")
     page_size = 1
     varied = "nodes"
@@ -121,11 +115,6 @@ class MatchThroughGap(WorstCase):
     unit = "ns/node"
     ns_a_unit = 1.0
     max_calls = 50
-
-    @classmethod
-    def components(cls, variant: str) -> str:  # noqa: ARG003
-        """With two windows."""
-        return "full_wide_narrow"
 
     def build(self) -> None:
         """The narrow window's pages are never given."""
@@ -145,10 +134,6 @@ class MatchThroughGap(WorstCase):
         key = Key(self.tokens)
         for _ in range(self.max_calls):
             yield partial(self.grown.tree.match_prefix if self.variant == "match" else self.grown.tree.explain, key)
-
-    def per(self) -> int:
-        """Nodes on the path."""
-        return self.size
 
     def answer(self, result: object) -> None:
         """The lengths found."""
