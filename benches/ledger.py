@@ -93,12 +93,12 @@ def chats(count: int, seed: int = 1) -> Iterator[Chat]:
         yield prompt, answered
 
 
-def new_cache(kinds: str, page_size: int, settings: TreeSettings | None = None) -> PrefixCache:
+def new_cache(kinds: str, page_size: int, settings: TreeSettings | None = None, policy: str = "lru") -> PrefixCache:
     """An empty cache."""
     coverages, sizes = KINDS[kinds]
     components = [Component(name=name, coverage=coverage) for name, coverage in coverages.items()]
     counts = {name: size if name == "mamba" else size // page_size for name, size in sizes.items()}
-    return PrefixCache(components, page_size, counts, settings=settings, policy="lru")
+    return PrefixCache(components, page_size, counts, settings=settings, policy=policy)
 
 
 def serve(cache: PrefixCache, requests: list[Chat], fastest: NDArray[np.int64], *, in_steps: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benches import documents, hosted, ledger
+from benches import documents, hosted, ledger, orders
 
 KINDS_AND_PAGES = [(kinds, size) for kinds in ("full", "full + window", "full + Mamba") for size in (1, 64)]
 
@@ -41,6 +41,13 @@ def test_the_bench_of_documents_runs(run: Any) -> None:
     rows = run(documents.main, "--policies", "lru,density")
     assert [row["cell"] for row in rows] == list(documents.CELLS)
     assert all(0 <= row[policy] <= 100 for row in rows for policy in ("lru", "density"))
+
+
+def test_the_bench_of_orders_runs(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = run(orders.main, "--policy", "cost")
+    assert len(rows) == 6
+    assert all(row["lru_us"] > 0 and row["other_us"] > 0 and row["lru_hit"] > 0 for row in rows)
+    assert "`cost`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [[], ["--steps"]])
