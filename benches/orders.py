@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benches.ledger import KINDS, Chat, chats, in_turn, new_cache
-from benches.rounds import options_of, print_table
+from benches.rounds import LIVES, options_of, print_table
 
 
 def measure(kinds: str, page_size: int, requests: list[Chat], lives: int, policy: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def measure(kinds: str, page_size: int, requests: list[Chat], lives: int, policy
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = options_of("orders", __doc__, rounds=20, what="lives of both caches; the fastest counts", quick="few requests")
+    parser = options_of("orders", __doc__, quick="few requests", rounds=20, what=LIVES)
     parser.add_argument("--requests", type=int, default=3_000)
     parser.add_argument("--policy", default="density", help="the other policy")
     options = parser.parse_args(arguments)

@@ -90,7 +90,8 @@ def policy_checks() -> list[Check]:
         )
         for kinds in COMPOSITIONS
     ]
-    return [*victims, Check(the_same_history_has_the_same_victims), Check(everything_can_be_evicted)]
+    others = (the_same_history_has_the_same_victims, everything_can_be_evicted, it_tells_of_itself_without_failing)
+    return [*victims, *map(Check, others)]
 
 
 def victims_of(factory: str | PolicyFactory) -> str:
@@ -136,6 +137,24 @@ def everything_can_be_evicted(factory: PolicyFactory) -> None:
     expect_no_failures(letters.tree)
 
 
+def it_tells_of_itself_without_failing(factory: PolicyFactory) -> None:
+    """`figures` returns numbers by name, `explain` a text for each value that can go, and `likely_victim` one of these."""
+    letters = LetterTree([FULL, MAMBA], policy=factory)
+    for text in ("abcd", "abcdef", "abxx", "zzzz"):
+        letters.put(text, [len(text)])
+        letters.match(text)
+    state = letters.tree.state
+    for name, number in state.policy.figures().items():
+        expect(not isnan(number), f"figures() has no number for {name!r}")
+    for pool in state.pools(Tier.DEVICE):
+        likely = pool.likely_victim()
+        expect(likely is None or likely.is_placed, f"likely_victim returned {likely!r}, which cannot go")
+        for value in pool.order:
+            said = state.policy.explain(value.rank, value.second_rank, state.clock)
+            expect(bool(said), f"explain returned {said!r} for the rank {_shown((value.rank, value.second_rank))}")
+    expect_no_failures(letters.tree)
+
+
 def expect_no_failures(tree: UnifiedTree) -> None:
     """Raise AssertionError if a policy raised or ranked by what is no number."""
     for component in tree.components:
@@ -143,7 +162,7 @@ def expect_no_failures(tree: UnifiedTree) -> None:
             if component.shares is None:
                 pool = tree.pool(component.name, tier)
                 failures, why = pool.policy_failures, pool.last_policy_failure
-                message = f"the policy of {component.name!r} raised or gave no number {failures} times, the last time: {why}"
+                message = f"the policy of {component.name!r} failed {failures} times, the last time: {why}"
                 expect(not failures, message, cause="the policy fails")
 
 

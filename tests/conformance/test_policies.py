@@ -9,7 +9,7 @@ from grove import Grove
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import POLICIES, Component, EvictionPolicy, Path, Point, TreeView
-from unified_tree.controllers.testing import Check, policy_checks, victims_of
+from unified_tree.controllers.testing import Check, check_policy, policy_checks, victims_of
 from unified_tree.nodes.node import Value
 
 ORDERS = {
@@ -160,3 +160,21 @@ def test_where_a_policy_always_fails_recency_decides() -> None:
         grove.put(2 * letter)
     grove.match("aa")
     assert [grove.evict(1)["full"] for _ in range(3)] == [[101], [102], [100]]
+
+
+class Mute(EvictionPolicy):
+    """Least recently used first; says nothing that can be read."""
+
+    def rank(self, value: Value) -> int:
+        return value.touched
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [("figures", 5), ("figures", {"misses": "many"}), ("explain", 7), ("likely_victim", "x")],
+    ids=["figures no mapping", "figures no number", "explain no text", "likely no value"],
+)
+def test_the_contract_names_what_a_policy_says_wrongly(method: str, answer: object) -> None:
+    wrong = type("Wrong", (Mute,), {method: lambda *_: answer, "next_victim": lambda _, __, first: first})
+    with pytest.raises(AssertionError, match="tells of itself without failing"):
+        check_policy(lambda _: wrong())

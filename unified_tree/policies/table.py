@@ -206,8 +206,13 @@ class Guarded(Standard):
         return (-inf, float(value.touched))
 
     def next_victim(self, order: Order, first: Value) -> Value:
-        chosen: object = self._tell("next_victim", order, first)
-        if chosen is None:
+        event = self._events.get("next_victim")
+        if event is None:
+            return first
+        try:
+            chosen: object = event(order, first)
+        except Exception as error:  # as above
+            self._failed(repr(error))
             return first
         if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and in_one_order(chosen, first):
             return chosen
@@ -218,12 +223,18 @@ class Guarded(Standard):
         if not self.chooses:
             return first
         said: object = self._tell("likely_victim", order, first)
-        return said if isinstance(said, Value) and in_one_order(said, first) else None
+        if isinstance(said, Value) and in_one_order(said, first):
+            return said
+        if said is not None:
+            self._failed(f"{said!r} cannot be the likely victim")
+        return None
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         said: object = self._tell("explain", rank, second_rank, now)
         if isinstance(said, str):
             return said
+        if said is not None:
+            self._failed(f"explain {said!r} is no text")
         return f"ranked {rank:g} by {type(self.policy).__name__}; the smallest rank goes first"
 
     def figures(self) -> dict[str, float]:

@@ -307,9 +307,9 @@ class Nothing(Moody):
     ("factory", "words"),
     [
         (Moody, r"the rank changed without a touch: was \S+, is \S+"),
-        (Raises, r"raised or gave no number \d+ times, the last time: ValueError\('no rank'\)"),
-        (NotANumber, r"raised or gave no number \d+ times, the last time: rank nan is no number"),
-        (Nothing, r"raised or gave no number \d+ times, the last time: rank None is no number"),
+        (Raises, r"failed \d+ times, the last time: ValueError\('no rank'\)"),
+        (NotANumber, r"failed \d+ times, the last time: rank nan is no number"),
+        (Nothing, r"failed \d+ times, the last time: rank None is no number"),
     ],
 )
 def test_a_broken_policy_is_found(factory: PolicyFactory, words: str) -> None:
