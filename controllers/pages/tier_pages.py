@@ -10,7 +10,7 @@ import numpy as np
 from unified_tree.controllers.pages.block_allocator import BlockAllocator
 from unified_tree.controllers.pages.page_allocator import PageAllocator
 from unified_tree.state.page_set import PageSource
-from unified_tree.terms.errors import OutOfPagesError
+from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 from unified_tree.terms.results import EvictResult
 from unified_tree.terms.tier import Tier
 
@@ -236,7 +236,10 @@ class TierPages(PageSource):
 
     def evict(self, needs: Mapping[str, int]) -> EvictResult:
         """Evict at least so many pages of each named pool, or as many as can go; free and count them. See UnifiedTree.evict."""
-        result = self._tree.evict(dict.fromkeys(needs, 0), self._tier)  # evicts nothing, and raises for a name before all
+        for name in needs:
+            if name not in self.allocators:
+                raise ConfigurationError(f"cannot evict from {name!r}: it has no {self._tier.name.lower()} pages of its own")
+        result = EvictResult({}, {}, 0, 0, 0, 0)
         for name, count in needs.items():
             already = result.freed.get(name)
             result = merged(result, self._evict_from(name, count if already is None else max(0, count - already.size)))
