@@ -136,8 +136,9 @@ class Admission:
         reserve_tokens: int = 0,
         fills: int = 0,
         arriving: bool = False,
-    ) -> Lease:
-        """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
+    ) -> tuple[Lease, LeaseState]:
+        """A lease at the best candidate, and its state; see PrefixCache.acquire. The arguments were checked, but for the ids of
+        the tokens.
 
         Args:
             reserve_tokens: also allocate pages for so many tokens.
@@ -230,7 +231,7 @@ class Admission:
         plan.without = tuple([name for name in can_give_up if name in plan.needs])
         plan.needs = {name: count for name, count in plan.needs.items() if name not in can_give_up}
 
-    def _take(self, ask: Ask, plan: Plan) -> Lease:
+    def _take(self, ask: Ask, plan: Plan) -> tuple[Lease, LeaseState]:
         """Lock and allocate as planned. If this raises, all that was taken is given back."""
         parts, found = self._resources, plan.found
         load: Load | None = None
@@ -265,7 +266,7 @@ class Admission:
                 parts.counters.count_drop(RAN_WITHOUT)
             if plan.dropped is not None:
                 parts.counters.count_drop(plan.dropped)
-            return lease
+            return lease, taken
         except BaseException:
             if lease is not None and taken is not None:
                 self._leases.remove(lease, taken)

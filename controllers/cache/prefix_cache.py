@@ -252,7 +252,7 @@ class PrefixCache:
             ages = self._resources.at_once(key.namespace)
             try:
                 admitted = self.sharing.admit(key) if self.sharing.is_on else None
-                lease = self._admission.admit(
+                lease, state = self._admission.admit(
                     key if admitted is None else admitted.key,
                     lengths,
                     priority=priority,
@@ -264,7 +264,6 @@ class PrefixCache:
             finally:
                 if ages is not None:
                     ages.let_go()
-            state = self._leases.require(lease)
             self._book(state, key, request)
             if observers.all:
                 observers.tell("acquired", lease, key)
@@ -327,9 +326,10 @@ class PrefixCache:
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
         ages = self._resources.at_once(key.namespace)
         try:
-            return self._admission.admit(
+            lease, _ = self._admission.admit(
                 self.sharing.in_tree(key), may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
             )
+            return lease
         finally:
             if ages is not None:
                 ages.let_go()
