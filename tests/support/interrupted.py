@@ -21,7 +21,7 @@ from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 HOME = Path(unified_tree.__file__).parent
-SOURCES = tuple(str(HOME / name) for name in ("controllers/cache", "controllers/host", "locking.py", "receipt.py"))
+SOURCES = tuple(str(HOME / name) for name in ("controllers/cache", "controllers/host", "locks"))
 """What is interrupted: all that a cache does around the tree, and its locks. A change of the tree is one step, as a call of a
 transfer engine is: compiled, nothing interrupts the former.
 """
