@@ -34,7 +34,6 @@ COMPILED = (
     "lookup/*",
     "memory/*",
     "misses/*",
-    "native/int64",
     "nodes/*",
     "policies/*",
     "policies/density/*",

@@ -26,7 +26,7 @@ from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer
 from unified_tree.lookup.matching import collect_at, key_of
 from unified_tree.nodes.effect import Effect, EffectKind
-from unified_tree.nodes.receipt import Receipt
+from unified_tree.nodes.node import Receipt
 from unified_tree.terms.results import Boundary
 
 BACKUP = EffectKind.BACKUP

@@ -57,7 +57,7 @@ CONTROLLERS = (
 )
 WORKBENCH = ("optimum", "traces", "recorder", "server", "runs", "report", "sizing")
 CIRCLES = (
-    {"nodes.children", "nodes.claim", "nodes.effect", "nodes.node", "nodes.receipt"},
+    {"nodes.children", "nodes.claim", "nodes.effect", "nodes.node"},
     {
         "state.claims",
         "state.retiring",
@@ -179,8 +179,8 @@ def test_only_known_modules_refer_to_each_other() -> None:
 
 
 MOST = {
-    "full": {"acquire": (29, 87), "commit": (32, 97), "evict": (26, 150)},
-    "full + states": {"acquire": (36, 150), "commit": (38, 173), "evict": (28, 238)},
+    "full": {"acquire": (26, 85), "commit": (32, 97), "evict": (26, 140)},
+    "full + states": {"acquire": (33, 148), "commit": (37, 173), "evict": (28, 228)},
 }
 """Modules that a call goes through, and changes of module. Let them become fewer."""
 

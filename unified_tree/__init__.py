@@ -22,8 +22,7 @@ from unified_tree.misses.explain import Explanation, Loss
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.effect import Copy, Effect, EffectKind
 from unified_tree.nodes.line import Eviction
-from unified_tree.nodes.node import Value
-from unified_tree.nodes.receipt import Receipt
+from unified_tree.nodes.node import Receipt, Value
 from unified_tree.policies.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
 from unified_tree.policies.table import POLICIES, policy_names
 from unified_tree.policies.tree_view import TreeView

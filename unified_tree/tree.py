@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
     from unified_tree.misses.causes import Miss
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Receipt
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard
     from unified_tree.policies.tree_view import TreeView

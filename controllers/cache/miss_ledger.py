@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.memory.ages import Bucket, bit_length
-from unified_tree.memory.in_flight import Flight, InFlight
 from unified_tree.misses.causes import (
     LAST_TOKEN,
     LOAD_FAILED,
     NEVER_SAVED,
     OTHER_WEIGHTS,
     PAGE_REMAINDER,
+    Flight,
+    InFlight,
     Miss,
     Misses,
     add_end,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from unified_tree.inputs.arguments import INT64
 from unified_tree.inserts.insert_plan import known_pages
-from unified_tree.native.int64 import INT64
 from unified_tree.terms.errors import OutOfPagesError
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.declare.keys import Key
 from unified_tree.declare.owners import SHARED, can_mark
+from unified_tree.inputs.arguments import INT64_BYTES
 from unified_tree.lookup.forks import forked
-from unified_tree.native.int64 import INT64_BYTES
 from unified_tree.terms.errors import InvalidKeyError, LeaseError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections import deque
 
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Receipt
 
 
 class Load:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.native.int64 import INT64
+from unified_tree.inputs.arguments import INT64
 from unified_tree.state.page_set import MAX_PAGES, PageSet
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError, PageError
 

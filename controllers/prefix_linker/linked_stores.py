@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Receipt
     from unified_tree.terms.results import Boundary
 
 

@@ -39,8 +39,7 @@ from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import EVENTS, overrides, policy_factory
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.node import Node, Value
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Node, Receipt, Value
     from unified_tree.policies.eviction_policy import Rank
     from unified_tree.policies.tree_view import TreeView
 

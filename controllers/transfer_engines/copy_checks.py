@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy import ndarray
 
-from unified_tree.native.int64 import INT64
+from unified_tree.inputs.arguments import INT64
 from unified_tree.terms.errors import PageError, TransferError
 
 if TYPE_CHECKING:

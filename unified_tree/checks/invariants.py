@@ -14,7 +14,7 @@ import numpy as np
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.owners import owner_at
-from unified_tree.native.int64 import INT64_BYTES
+from unified_tree.inputs.arguments import INT64_BYTES
 from unified_tree.nodes.children import SiblingPlace, child_at
 from unified_tree.nodes.node import Node, Value, group_of
 from unified_tree.state.resumability import is_needed

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from unified_tree.inputs.arguments import MAX_INTEGER, integer
+from unified_tree.inputs.arguments import INT64, INT64_BYTES, MAX_INTEGER, any_negative, integer
 from unified_tree.inputs.printable import printable
-from unified_tree.native.int64 import INT64, INT64_BYTES, any_negative
 from unified_tree.terms.errors import InvalidKeyError
 
 if TYPE_CHECKING:

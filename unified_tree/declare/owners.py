@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from unified_tree.declare.keys import Key, Mark
-from unified_tree.native.int64 import INT64_BYTES
+from unified_tree.inputs.arguments import INT64_BYTES
 from unified_tree.terms.errors import ConfigurationError, InvalidKeyError
 
 if TYPE_CHECKING:

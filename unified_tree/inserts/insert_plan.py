@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.declare.keys import Key
+from unified_tree.inputs.arguments import any_negative
 from unified_tree.lookup.matching import path_reach, walk
 from unified_tree.native.chosen import agreement
-from unified_tree.native.int64 import any_negative
 from unified_tree.nodes.node import Node
 from unified_tree.state.page_set import page_ids
 from unified_tree.terms.errors import InsertError, PageError

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.inputs.arguments import items
 from unified_tree.lookup.matching import collect_at, deepest_boundary, path_reach
-from unified_tree.nodes.node import Node, Value, window_values
-from unified_tree.nodes.receipt import LockKeeper, Receipt
+from unified_tree.nodes.node import LockKeeper, Node, Receipt, Value, window_values
 from unified_tree.state.splitting import cut_window, keep_window, split
 from unified_tree.terms.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
 from unified_tree.terms.results import Boundary, checked_boundary

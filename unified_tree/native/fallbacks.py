@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from unified_tree.native.int64 import INT64, INT64_BYTES, any_negative
+from unified_tree.inputs.arguments import INT64, INT64_BYTES, any_negative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.nodes.node import Node
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Node, Receipt
     from unified_tree.terms.results import Boundary
 
 

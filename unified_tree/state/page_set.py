@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from unified_tree.inputs.arguments import INT64
 from unified_tree.native.fallbacks import BEYOND, YES, NumpyFlags
-from unified_tree.native.int64 import INT64
 from unified_tree.terms.errors import PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
 

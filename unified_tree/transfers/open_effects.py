@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from unified_tree.inputs.arguments import INT64
 from unified_tree.inserts.grafting import crossed, land
-from unified_tree.native.int64 import INT64
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.state.page_set import PageSource, page_ids

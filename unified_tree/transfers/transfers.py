@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.keys import Key
     from unified_tree.locks.locks import Locks
-    from unified_tree.nodes.node import Node
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.nodes.node import Node, Receipt
     from unified_tree.state.tree_state import TreeState
 
 

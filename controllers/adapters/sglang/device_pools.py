@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
-from unified_tree.native.int64 import any_negative
+from unified_tree.inputs.arguments import any_negative
 
 if TYPE_CHECKING:
     import torch

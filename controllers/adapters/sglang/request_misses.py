@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.miss_metrics import MissMetrics
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.counters.cache_counters import CacheCounters
-    from unified_tree.memory.in_flight import Flight
-    from unified_tree.misses.causes import StoreLoss
+    from unified_tree.misses.causes import Flight, StoreLoss
     from unified_tree.terms.results import Boundary, Match
     from unified_tree.tree import UnifiedTree
 

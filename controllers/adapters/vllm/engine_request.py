@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.engine_turns import EngineTurn
     from unified_tree.controllers.cache.request_hints import RequestHints
     from unified_tree.controllers.cache.sessions import Session
-    from unified_tree.memory.in_flight import Flight
-    from unified_tree.misses.causes import StoreLoss
-    from unified_tree.nodes.receipt import Receipt
+    from unified_tree.misses.causes import Flight, StoreLoss
+    from unified_tree.nodes.node import Receipt
     from unified_tree.terms.results import Boundary, Match
 
 
