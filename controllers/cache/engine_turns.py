@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.held_hints import HeldHints
-from unified_tree.controllers.cache.lease_state import TEXT_SLACK
-from unified_tree.controllers.cache.sessions import Session, Sessions, Turn
+from unified_tree.controllers.cache.sessions import Session, Sessions, Turn, shared_text
 from unified_tree.terms.errors import StaleBoundaryError
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class EngineTurns:
         """
         if session is not None and session.is_open:
             self.hints.returned(session)
-        least = (prompt_tokens - prompt_tokens // TEXT_SLACK) // self._grid * self._grid
+        least = shared_text(prompt_tokens, self._grid)
         turn = self.sessions.begin(session or self._nobody, resumed, least, has_saves=self._has_saves)
         return EngineTurn(turn, given)
 

@@ -15,6 +15,7 @@ import numpy as np
 from unified_tree.controllers.cache.lease_tokens import LeaseLocks, LeaseTokens, PublishedTokens
 from unified_tree.controllers.cache.miss_ledger import LeaseMisses
 from unified_tree.controllers.cache.page_tables import PageTables
+from unified_tree.controllers.cache.sessions import shared_text
 from unified_tree.controllers.cache.state_pages import StatePages
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.terms.errors import LeaseError, OutOfPagesError, StaleBoundaryError
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from unified_tree.nodes.node import Node
     from unified_tree.terms.results import Boundary, Match
 
-TEXT_SLACK: Final = 16
-"""A prompt goes on from another if it has all of it but this part, where no length is saved that says it exactly: of a page or
-a block that is not full, nothing is known to be shared."""
 RAN_WITHOUT: Final = "ran without an optional component"
 LENGTH: Final = 0
 COMPUTED: Final = 1
@@ -277,8 +275,8 @@ class LeaseState:
 
     def begin_turn(self, sessions: Sessions, session: Session | None) -> None:
         """It is a request, of a session or of none."""
-        prompt, layout = self.prompt_tokens, self._resources.layout
-        least = max(self.save_at, default=0) or layout.floor_to_page(prompt - prompt // TEXT_SLACK)
+        layout = self._resources.layout
+        least = max(self.save_at, default=0) or shared_text(self.prompt_tokens, layout.page_size)
         has_saves = layout.needs_saves and not self.arrives
         self.turn = sessions.begin(session, self.cached_tokens, least, has_saves=has_saves)
 
@@ -384,7 +382,7 @@ class LeaseState:
 
     def grow(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
         """See PrefixCache.allocate."""
-        ages = self._resources.at_once(self.tokens.owner)
+        ages = self._resources.state.at_once(self.tokens.owner)
         try:
             self.grow_now(length_tokens, without)
         finally:

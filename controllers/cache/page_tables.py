@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
-    from numpy.typing import NDArray
 
 
 class PageTables:

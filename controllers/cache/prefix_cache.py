@@ -249,7 +249,7 @@ class PrefixCache:
         if observers.all:
             observers.tell("acquiring", key, request)
         try:
-            ages = self._resources.at_once(key.namespace)
+            ages = self._resources.state.at_once(key.namespace)
             try:
                 admitted = self.sharing.admit(key) if self.sharing.is_on else None
                 lease, state = self._admission.admit(
@@ -324,7 +324,7 @@ class PrefixCache:
             raise LeaseError("the cache is closed; it takes no more requests")
         _check_prompt(key)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
-        ages = self._resources.at_once(key.namespace)
+        ages = self._resources.state.at_once(key.namespace)
         try:
             lease, _ = self._admission.admit(
                 self.sharing.in_tree(key), may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
@@ -359,7 +359,7 @@ class PrefixCache:
         if pages is None or tier is Tier.STORAGE:
             raise ConfigurationError(f"this cache has no pages on {tier.name.lower()}")
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
-        self._resources.note_beneficiary(None)
+        self._resources.state.note_beneficiary(None)
         return pages.evict(counts)
 
     def attach_storage(self, tier: StorageTier) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.declare.component_layout import ComponentLayout
-    from unified_tree.memory.ages import Ages
     from unified_tree.tree import UnifiedTree
 
 
@@ -32,6 +31,7 @@ class CacheLayout:
             are optional, by their place among the components.
         sharers: components in the pages of another.
         optional: components that a boundary does not need; `can_give_up` the names of those with pages of their own.
+        needs_saves: whether resuming at a length needs a window or a state that was saved there.
         gating: names of the components that take no pages of an optional one; None if no component does.
         owner_of: by component, the one whose device pages hold it.
 
@@ -55,17 +55,13 @@ class CacheLayout:
         self.windows = tuple([(every[i].name, window) for i, window in windows])
         self.window_indices = tuple([i for i, _ in windows])
         self.saved_indices = tuple(sorted([*self.window_indices, *kinds.on_device.points]))
+        self.needs_saves = bool(self.saved_indices)
         self.optional_paths = tuple([i for i in paths if not every[i].required])
         self.sharers = tuple([c for c in every if c.shares is not None])
         self.optional = tuple([c for c in every if not c.required])
         self.can_give_up = without = tuple([c.name for c in self.optional if c.shares is None])
         self.gating = [c.name for c in every if (c.shares or c.name) not in without] if without else None
         self.owner_of: Mapping[str, str] = {c.name: c.shares or c.name for c in every}
-
-    @property
-    def needs_saves(self) -> bool:
-        """Whether resuming at a length needs a window or a state that was saved there."""
-        return bool(self.saved_indices)
 
     def pages(self, tokens: int) -> int:
         """Pages for so many tokens, rounded up."""
@@ -111,17 +107,3 @@ class CacheResources:
         self.counters = counters
         self.ledger = ledger
         self.draft_tokens = draft_tokens
-
-    def at_once(self, namespace: str) -> Ages | None:
-        """As `note_beneficiary`, for a call that happens at one time, which its end tells: `Ages.let_go`. None without ages."""
-        self.note_beneficiary(namespace)
-        ages = self.state.ages
-        if ages is not None:
-            ages.hold()
-        return ages
-
-    def note_beneficiary(self, namespace: str | None) -> None:
-        """What is evicted from now on makes room for a namespace; None for nobody."""
-        ghosts = self.state.ghosts
-        if ghosts is not None:
-            ghosts.beneficiary = namespace

@@ -8,7 +8,7 @@ The tree holds what this means for its values (`state.claims`); here are the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.inputs.arguments import is_hashable
 from unified_tree.nodes.claim import Claimant, Tip
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
     from unified_tree.terms.tier import NodeId
+
+
+TEXT_SLACK: Final = 16
+"""A prompt goes on from another if it has all of it but this part, where no length is saved that says it exactly: of a page or
+a block that is not full, nothing is known to be shared."""
 
 
 class Session(Claimant):
@@ -198,6 +203,11 @@ class Sessions:
                 self.watcher(each)
         if session is not None and isinstance(session.parent, Session):
             session.parent.parts.pop(session, None)
+
+
+def shared_text(prompt_tokens: int, grid_tokens: int) -> int:
+    """How much of a prompt another has that goes on from it, in whole steps of a grid."""
+    return (prompt_tokens - prompt_tokens // TEXT_SLACK) // grid_tokens * grid_tokens
 
 
 def session_name(name: object) -> Hashable:

@@ -123,10 +123,9 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
 
 def evict_over_caps(state: TreeState, tier: Tier) -> EvictResult:
     """See UnifiedTree.evict_over_caps."""
-    if state.ghosts is not None:
-        state.ghosts.beneficiary = None
-        if state.ghosts.victims_of is not None:
-            state.ghosts.victims_of = {}
+    state.note_beneficiary(None)
+    if state.ghosts is not None and state.ghosts.victims_of is not None:
+        state.ghosts.victims_of = {}
     freed = Freed(state, tier)
     cut_pages = None if state.layout.is_gated else 1
     pools = state.pools(tier)

@@ -160,6 +160,19 @@ class TreeState:
             self.ghosts = self.texts
             self.ages = Ages(len(self.components), time_s)
 
+    def at_once(self, namespace: str) -> Ages | None:
+        """As `note_beneficiary`, for a call that happens at one time, which its end tells: `Ages.let_go`. None without ages."""
+        self.note_beneficiary(namespace)
+        ages = self.ages
+        if ages is not None:
+            ages.hold()
+        return ages
+
+    def note_beneficiary(self, namespace: str | None) -> None:
+        """What is evicted from now on makes room for a namespace; None for nobody."""
+        if self.ghosts is not None:
+            self.ghosts.beneficiary = namespace
+
     def tick(self) -> None:
         """An operation begins: what it uses or makes has a later stamp."""
         clock = self.clock + 1
