@@ -61,9 +61,8 @@ from unified_tree.controllers.pools import (
     mla_format,
     state_format,
 )
-from unified_tree.controllers.pools.copier import CopyPages
+from unified_tree.controllers.pools.copier import CopyPages, copy_by_kernels
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, Transfer, TransferEngine, cuda_lanes
 from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.nodes.effect import Copy, EffectKind

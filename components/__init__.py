@@ -16,10 +16,8 @@ from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
 from unified_tree.components.draft import draft
 from unified_tree.components.hf_config import from_hf_config
-from unified_tree.components.kinds import compressed, full, indexer, overlap, swa
-from unified_tree.components.mamba import mamba
+from unified_tree.components.kinds import compressed, full, indexer, mamba, overlap, swa, token_path
 from unified_tree.components.models import composition_for, model_names
-from unified_tree.components.token_path import token_path
 
 __all__ = [
     "AttentionCost",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unified_tree.components.attention_cost import AttentionCost
-from unified_tree.components.token_path import is_token_path
+from unified_tree.components.kinds import is_token_path
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component, validate_components
 from unified_tree.declare.page_format import ContextShard, PageFormat

@@ -13,8 +13,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from unified_tree.components.composition import Composition
+from unified_tree.components.kinds import token_path
 from unified_tree.components.serving import dtype_name
-from unified_tree.components.token_path import token_path
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Chunked, Coverage, Path, Point, Trailing
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part

@@ -14,10 +14,8 @@ from typing import TypeAlias
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.composition import Composition
 from unified_tree.components.draft import DraftModel
-from unified_tree.components.kinds import full, indexer, swa
-from unified_tree.components.mamba import mamba
+from unified_tree.components.kinds import full, indexer, mamba, swa, token_path
 from unified_tree.components.serving import Serving
-from unified_tree.components.token_path import token_path
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Chunked
 from unified_tree.declare.page_format import PageFormat, Part

@@ -1,16 +1,26 @@
-"""Models by name: the built-in ones, those of installed packages, and any other as `module:factory`."""
+"""Models by name: the built-in ones, those of installed packages, and any other as `module:factory`.
+
+A built-in model is its published `config.json`, cut down to what decides the cache: numbers and layer schedules. Where the
+defaults of a `transformers` 5.23 class are those of the checkpoint, the numbers were checked against them: GPT-OSS-120b,
+Qwen3-Next, Kimi-Linear, DeepSeek-V3.2, GLM-5, MiMo-V2-Flash, DeepSeek-V4-Flash. The layer schedules of DeepSeek-V4-Flash and
+Kimi-Linear and the KV heads of MiMo-V2-Flash were checked against public discussions that quote the released files. The rest
+(Llama-3.1, Qwen3-32B, GPT-OSS-20b, Gemma-3-27b, Nemotron-H-8B) was written down from knowledge of the released files, which
+could not be fetched; their weights add up to the published sizes, and Nemotron-H's pattern to its paper's 24 Mamba2, 24 MLP and
+4 attention layers.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from unified_tree.components.composition import Composition
 from unified_tree.components.composition_file import SUFFIXES, described, is_description, read_file
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
-from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.inputs.extensions import find_extension, known_names
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
@@ -19,6 +29,11 @@ ENTRY_POINT_GROUP = "unified_tree.models"
 
 ModelFactory = Callable[..., Composition]
 """Makes a composition from the options of `composition_for`, all of them by keyword."""
+
+MODEL_FACTS: Mapping[str, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_name("model_facts.json").read_text(encoding="utf-8")
+)
+"""The fields of each built-in model, by name."""
 
 BUILT_IN: Mapping[str, ModelFactory] = {
     name: partial(from_hf_config, MODEL_FACTS[name], name=name) for name in sorted(MODEL_FACTS)

@@ -8,7 +8,7 @@ from typing import Any
 from unified_tree.components.composition import Composition
 from unified_tree.components.draft import DraftModel
 from unified_tree.components.families.schedules import SLIDING
-from unified_tree.components.token_path import is_token_path
+from unified_tree.components.kinds import is_token_path
 from unified_tree.declare.coverage import Trailing
 from unified_tree.inputs.given_files import shown
 from unified_tree.terms.errors import ConfigurationError

@@ -7,8 +7,8 @@ convolution are the past inputs that the next token needs, one fewer than its ke
 from __future__ import annotations
 
 from unified_tree.components.config_fields import ConfigFields
+from unified_tree.components.kinds import StateShape, delta_net_state, mamba1_state, mamba2_state
 from unified_tree.components.layers import StateLayer
-from unified_tree.components.mamba import StateShape, delta_net_state, mamba1_state, mamba2_state
 from unified_tree.components.serving import Serving, dtype_name
 from unified_tree.declare.page_format import Part
 

@@ -11,7 +11,7 @@ from unified_tree.controllers.cache.sessions import Session, Sessions, Turn, sha
 from unified_tree.terms.errors import StaleBoundaryError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.request_hints import RequestHints
+    from unified_tree.controllers.cache.held_hints import RequestHints
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.nodes.node import Node
     from unified_tree.terms.results import Boundary

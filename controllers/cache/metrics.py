@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
 from unified_tree.controllers.cache.stats import TOTALS
+from unified_tree.controllers.counters.cache_counters import totals_of
 from unified_tree.controllers.counters.latency import BOUNDS_S as LATENCY_BOUNDS_S
-from unified_tree.controllers.counters.totals import totals_of
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.misses.miss_cause import MissCause

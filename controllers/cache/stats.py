@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unified_tree import build
+from unified_tree.controllers.counters.cache_counters import CacheTotals, totals_of
 from unified_tree.controllers.counters.latency import LatencyStats
-from unified_tree.controllers.counters.totals import CacheTotals, totals_of
 from unified_tree.controllers.counters.transfer_counters import TransferCounters
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pages.tier_pages import total_pages
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.tenant_stats import TenantStats
-    from unified_tree.controllers.counters.live_curve import LiveCurve
+    from unified_tree.controllers.counters.observers import LiveCurve
     from unified_tree.controllers.pages.tier_pages import TierPages
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.memory.ages import AgeCounter

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from unified_tree import Path, Point, Trailing
 from unified_tree.components import composition_for, from_hf_config
 from unified_tree.components.composition_file import is_description, read_file
-from unified_tree.components.kinds import full
-from unified_tree.components.model_facts import MODEL_FACTS
-from unified_tree.components.token_path import is_token_path
+from unified_tree.components.kinds import full, is_token_path
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.adapters.sglang.settings import HostSettings
 from unified_tree.controllers.workbench.report.text_table import print_models, print_table, report_console

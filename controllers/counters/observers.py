@@ -1,10 +1,11 @@
-"""The observers of a cache."""
+"""The observers of a cache, what they are told of a request, and the hit rates that one may answer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from unified_tree.inputs.extensions import find_extension
@@ -14,7 +15,6 @@ from unified_tree.terms.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from unified_tree.controllers.counters.live_curve import LiveCurve
     from unified_tree.declare.keys import Key
     from unified_tree.misses.causes import Miss
     from unified_tree.nodes.effect import EffectKind
@@ -223,3 +223,55 @@ def open_observers(given: Mapping[str, Mapping[str, Any]]) -> list[CacheObserver
         except TypeError as error:
             raise ConfigurationError(f"observers.{name}: {error}") from error
     return opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSize:
+    """The hit rate of one size.
+
+    Attributes:
+        path: the paths' pools, as a multiple of what they are; `other` likewise the pools of windows and states.
+        hit_rate: hit tokens per prompt token of the sampled requests.
+    """
+
+    path: float
+    other: float
+    hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCurve:
+    """Hit rates over the sizes of a running cache's pools, under LRU, since `LiveSizes.watch`.
+
+    Attributes:
+        requests, prompt_tokens: sampled so far.
+        points: one for each pair of sizes; without windows and states `other` is 1 in all.
+    """
+
+    requests: int
+    prompt_tokens: int
+    points: tuple[LiveSize, ...]
+
+    def hit_rate(self, path: float = 1.0, other: float = 1.0) -> float:
+        """Of one of the points."""
+        return next(point.hit_rate for point in self.points if (point.path, point.other) == (path, other))
+
+
+class AdmittedRequest:
+    """A request that an engine has admitted; see ObservedRequest.
+
+    Args:
+        prompt_tokens: how many its prompt has.
+        compute_from: of these not computed again.
+        host_tokens: of those, loaded back from host.
+        misses: why the others are.
+    """
+
+    __slots__ = ("cached_tokens", "compute_from", "host_tokens", "is_released", "misses", "prompt_tokens")
+
+    def __init__(self, prompt_tokens: int, compute_from: int, host_tokens: int, misses: list[Miss]) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = self.compute_from = compute_from
+        self.host_tokens = host_tokens
+        self.misses = misses
+        self.is_released = True  # what it holds the engine knows

@@ -17,7 +17,7 @@ from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.key_chain import pool_keys
 from unified_tree.controllers.storage.restore_point import RestorePoint
 from unified_tree.controllers.storage.storage_engine import Outcome
-from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
+from unified_tree.controllers.storage_tier.stored_digests import KnownPrefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

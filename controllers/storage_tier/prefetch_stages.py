@@ -18,9 +18,9 @@ import numpy as np
 
 from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
-from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
+from unified_tree.controllers.storage_tier.stored_digests import KnownPrefix
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:

@@ -21,12 +21,11 @@ from unified_tree.controllers.host.hybrid_cache_controller import BackupListener
 from unified_tree.controllers.storage.checked_storage import CheckedStorage, FailedReads
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.storage_engine import check_can_hold, check_opened_for
-from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats, StorageTierTotals
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
-from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
+from unified_tree.controllers.storage_tier.stored_digests import KnownPrefixes, StoredDigests
 from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.counters.totals import total
+from unified_tree.controllers.counters.cache_counters import total
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.latency import LatencyStats

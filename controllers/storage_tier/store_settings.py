@@ -1,9 +1,14 @@
-"""The settings of a store behind an engine's host tier, as they stand in the engine's configuration."""
+"""The settings of a store behind an engine's host tier, as they stand in the engine's configuration, and the name of a
+checkpoint under which its pages are stored there.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
@@ -74,3 +79,24 @@ def check_names(settings: type, given: object, where: str) -> None:
 
 def _names(settings: type) -> list[str]:
     return [field.name for field in fields(settings)]
+
+
+def weights_version(model_path: str, label: str) -> str:
+    """A name of a model's weights: the label, and a digest of the path, or of the names, sizes and ends of local files.
+
+    Two checkpoints of one shape get different names, and a copy on another machine gets the same. Cost: reads 128 KiB a file.
+    """
+    digest = hashlib.sha256()
+    folder = Path(model_path)
+    is_local = os.path.isdir(model_path)  # False for what no path can be
+    if not is_local:
+        digest.update(model_path.encode("utf-8", "surrogatepass"))
+    for file in sorted(folder.glob("*")) if is_local else ():
+        if file.suffix in (".safetensors", ".bin", ".json", ".gguf") and file.is_file():
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size}\n".encode("utf-8", "surrogatepass"))
+            with file.open("rb") as opened:
+                digest.update(opened.read(1 << 16))
+                opened.seek(max(0, size - (1 << 16)), os.SEEK_SET)
+                digest.update(opened.read(1 << 16))
+    return f"{label}-{digest.hexdigest()[:32]}"

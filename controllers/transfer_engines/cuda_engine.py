@@ -4,7 +4,7 @@ Work on a stream cannot be withdrawn, and a launch into a full queue blocks. So 
 lane gets at most a window of steps, refilled by every call of the engine. An event follows each step; events complete in order,
 so only the oldest is polled. `wait_layer` launches all steps that its layer needs and makes the current stream wait for the
 event of the last one. Rejected: launching all steps at submission, because a cancel would come too late and a long load would
-block the launching thread.
+block the launching thread. A lane is all that the engine knows of a stream, so its scheduling is tested without a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, cast
 
 from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
@@ -23,7 +24,6 @@ from unified_tree.terms.errors import ConfigurationError, words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
-    from unified_tree.controllers.transfer_engines.lane import Lane, Mark
     from unified_tree.controllers.transfer_engines.schedule import Step
     from unified_tree.controllers.transfer_engines.transfer import Transfer
 
@@ -31,6 +31,42 @@ WINDOW_STEPS = 64
 """On a lane at a time. A step is some ten launches; about a thousand fit into a stream before launching blocks."""
 
 LOADS_FIRST = (EffectKind.LOAD, EffectKind.BACKUP)
+
+
+class Mark(Protocol):
+    """A point in the work of a stream."""
+
+    def has_passed(self) -> bool:
+        """Whether all work before it is done; does not wait. May raise RuntimeError if the device has failed."""
+        ...
+
+    def make_caller_wait(self) -> None:
+        """Let later work of the caller's current stream wait for this point; returns at once."""
+        ...
+
+    def wait(self) -> None:
+        """Block until all work before it is done. May raise RuntimeError if the device has failed."""
+        ...
+
+
+class Lane(Protocol):
+    """A side stream: work given to it runs in order, beside the caller's."""
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Within, this is the current stream."""
+        ...
+
+    def mark(self) -> Mark:
+        """The point after all work given to this lane so far."""
+        ...
+
+    def mark_caller(self) -> Mark:
+        """The point after all work given to the caller's current stream so far."""
+        ...
+
+    def follow(self, mark: Mark) -> None:
+        """Let later work of this lane wait for a point of another stream; returns at once."""
+        ...
 
 
 class CudaEngine(GuardedEngine):

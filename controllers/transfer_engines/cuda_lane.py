@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from unified_tree.controllers.tensors import torch
-from unified_tree.controllers.transfer_engines.lane import Mark
+from unified_tree.controllers.transfer_engines.cuda_engine import Mark
 from unified_tree.nodes.effect import EffectKind
 
 

@@ -30,7 +30,7 @@ from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.recording_page import read_recording
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 from unified_tree.controllers.workbench.sizing.live_sizes import LiveSizes
 from unified_tree.controllers.workbench.traces.trace import read_trace
 from unified_tree.inputs.printable import LONGEST, printable

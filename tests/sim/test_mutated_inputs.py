@@ -23,7 +23,7 @@ from mutations import VALUES, mutated, spoilt, text_of
 from replay_rows import invoke
 
 from unified_tree.components import from_hf_config
-from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.controllers.adapters.sglang.settings import Settings as SglangSettings
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
 from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.testing import Cells, Ids
-from unified_tree.controllers.transfer_engines.lane import Mark
+from unified_tree.controllers.transfer_engines.cuda_engine import Mark
 from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:

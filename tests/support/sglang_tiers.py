@@ -25,7 +25,7 @@ from unified_tree.controllers.ranks.rank_agreement import RankAgreement
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-from unified_tree.controllers.transfer_engines.lane import Lane
+from unified_tree.controllers.transfer_engines.cuda_engine import Lane
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.results import Boundary
 

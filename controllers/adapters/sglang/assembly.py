@@ -18,8 +18,7 @@ from unified_tree.controllers.adapters.sglang.settings import VARIABLE, HostSett
 from unified_tree.controllers.adapters.sglang.tiers import Tiers, host_memory
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
-from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings, weights_version
 from unified_tree.declare.component import Component
 from unified_tree.declare.coverage import Path, Point
 from unified_tree.declare.page_format import Shard
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageTier
-    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.controllers.transfer_engines.cuda_engine import Lane
     from unified_tree.nodes.effect import EffectKind
     from unified_tree.tree import UnifiedTree
 

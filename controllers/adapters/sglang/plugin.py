@@ -13,7 +13,7 @@ from unified_tree.controllers.adapters.sglang.refusals import Served, apart_refu
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
 from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.counters.observers import open_observers
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

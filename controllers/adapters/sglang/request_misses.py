@@ -11,10 +11,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
-from unified_tree.controllers.counters.observers import OBSERVER_FAILED
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED, AdmittedRequest
 from unified_tree.inputs.printable import traceback_of
 from unified_tree.misses.causes import LAST_TOKEN, LOAD_REFUSED, Miss
 from unified_tree.misses.miss_cause import MissCause

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.controllers.cache.request_hints import FIELD, VERSION, RequestHints
+from unified_tree.controllers.cache.held_hints import FIELD, VERSION, RequestHints
 from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
-    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.controllers.transfer_engines.cuda_engine import Lane
     from unified_tree.controllers.transfer_engines.transfer import TransferEngine
     from unified_tree.declare.keys import Key
     from unified_tree.declare.page_format import PageFormat

@@ -58,7 +58,7 @@ from unified_tree.controllers.adapters.vllm.weight_memory import weights_digest
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.counters.observers import open_observers
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 from unified_tree.declare.page_format import Shard
 
 logger = init_logger("vllm.unified_tree")  # vLLM shows no other's

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.admitted_request import AdmittedRequest
     from unified_tree.controllers.cache.engine_turns import EngineTurn
-    from unified_tree.controllers.cache.request_hints import RequestHints
+    from unified_tree.controllers.cache.held_hints import RequestHints
     from unified_tree.controllers.cache.sessions import Session
+    from unified_tree.controllers.counters.observers import AdmittedRequest
     from unified_tree.misses.causes import Flight, StoreLoss
     from unified_tree.nodes.node import Receipt
     from unified_tree.terms.results import Boundary, Match

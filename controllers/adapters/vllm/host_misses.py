@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
+from unified_tree.controllers.counters.observers import AdmittedRequest
 from unified_tree.misses.causes import LOAD_FAILED, LOAD_REFUSED, Miss
 from unified_tree.misses.miss_cause import MissCause
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.cache.engine_turns import EngineTurns
-from unified_tree.controllers.cache.request_hints import FIELD, VERSION, RequestHints
+from unified_tree.controllers.cache.held_hints import FIELD, VERSION, RequestHints
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import LeaseError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 
 Files = tuple[tuple[str, int, int], ...]
 """Names, sizes and times of change, in ns."""

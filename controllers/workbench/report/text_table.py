@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unified_tree.components.equal_pages import EqualPages, equal_pages
-from unified_tree.components.token_path import is_token_path
+from unified_tree.components.kinds import is_token_path
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.workbench.runs.plan import SHARED
 

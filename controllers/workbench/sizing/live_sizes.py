@@ -16,8 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from unified_tree.controllers.counters.live_curve import LiveCurve, LiveSize
-from unified_tree.controllers.counters.observers import CacheObserver
+from unified_tree.controllers.counters.observers import CacheObserver, LiveCurve, LiveSize
 from unified_tree.controllers.workbench.sizing.model_cache import ModelCache
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.inputs.arguments import integer

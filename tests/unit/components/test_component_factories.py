@@ -10,7 +10,7 @@ import pytest
 
 import unified_tree.components
 from unified_tree.components import compressed, draft, full, indexer, mamba, overlap, swa
-from unified_tree.components.mamba import delta_net_state, mamba1_state, mamba2_state
+from unified_tree.components.kinds import delta_net_state, mamba1_state, mamba2_state
 from unified_tree.declare.component import validate_components
 from unified_tree.declare.coverage import Path, Point, Trailing
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from unified_tree import Key
 from unified_tree.components import composition_for
-from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cli.commands import app
 from unified_tree.declare.coverage import Chunked, Point, Trailing

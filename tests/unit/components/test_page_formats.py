@@ -8,7 +8,7 @@ import pytest
 
 from unified_tree import ConfigurationError
 from unified_tree.components import Composition, composition_for, from_hf_config, model_names
-from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.declare.component import Component
 from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard, PageFormat, Shard
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unified_tree.components import from_hf_config
-from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.declare.coverage import Chunked
 from unified_tree.terms.errors import ConfigurationError
 

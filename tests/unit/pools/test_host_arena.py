@@ -27,9 +27,8 @@ from unified_tree.controllers.pools import (
     staged_pages,
     state_format,
 )
-from unified_tree.controllers.pools.copier import PartCopier
+from unified_tree.controllers.pools.copier import PartCopier, copy_by_kernels
 from unified_tree.controllers.pools.host_arena import suitable_block_bytes
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.declare.block_budget import BlockBudget
 
 PAGE_SIZE = 4

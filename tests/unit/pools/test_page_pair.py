@@ -21,15 +21,15 @@ from unified_tree.controllers.pools import (
     PageMover,
     PagePair,
     bus_copy,
+    copier,
     core_copy,
-    kernel_copy,
     mha_format,
     state_format,
 )
+from unified_tree.controllers.pools.copier import copy_by_kernels
 from unified_tree.controllers.pools.core_copy import CoreCopy, numpy_shares
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_memory import host_memory_available
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 
 PAGES = 12
 COPIES: dict[str, Callable[[], Any]] = {
@@ -63,7 +63,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages are shared between cores and cut often, too."""
     monkeypatch.setattr(core_copy, "SHARE_BYTES", 1)
     monkeypatch.setattr(core_copy, "STAGING_BYTES", 100)
-    monkeypatch.setattr(kernel_copy, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(copier, "STAGING_BYTES", 1000)
     monkeypatch.setattr(bus_copy, "MAX_ROWS", 10)
 
 

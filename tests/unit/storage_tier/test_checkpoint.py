@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 
 SIZE = 1 << 18
 

@@ -17,9 +17,8 @@ from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage_tier import PersistPolicy
 from unified_tree.controllers.storage_tier.jobs import Steps
-from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix, KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
-from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
+from unified_tree.controllers.storage_tier.stored_digests import KnownPrefix, KnownPrefixes, StoredDigests
 
 TURN = 8
 

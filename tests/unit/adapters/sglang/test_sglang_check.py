@@ -14,7 +14,7 @@ pytest.importorskip("click")
 
 from click.testing import CliRunner, Result
 
-from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.components.models import MODEL_FACTS
 from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.cli.commands import app
 from unified_tree.controllers.cli.model_check import ModelCheck

@@ -22,7 +22,7 @@ from unified_tree.controllers.adapters.sglang.session_answers import SessionAnsw
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, MissSettings, Settings
 from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
 from unified_tree.controllers.cache.engine_turns import EngineTurns
-from unified_tree.controllers.cache.request_hints import RequestHints
+from unified_tree.controllers.cache.held_hints import RequestHints
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.nodes.order import LEFT
 from unified_tree.terms.errors import ConfigurationError, LeaseError

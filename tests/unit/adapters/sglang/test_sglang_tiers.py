@@ -18,7 +18,7 @@ from unified_tree.controllers.adapters.sglang.device_pools import FULL, WINDOW
 from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.ranks.rank_agreement import MultiRank
-from unified_tree.controllers.transfer_engines.lane import Lane
+from unified_tree.controllers.transfer_engines.cuda_engine import Lane
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.errors import ConfigurationError
 from unified_tree.terms.results import Boundary

@@ -16,8 +16,7 @@ from replay_rows import invoke
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.adapters.sglang.settings import Settings
-from unified_tree.controllers.cache.admitted_request import AdmittedRequest
-from unified_tree.controllers.counters.observers import open_observers
+from unified_tree.controllers.counters.observers import AdmittedRequest, open_observers
 from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, token_bytes
 from unified_tree.controllers.workbench.recorder.cache_recorder import CacheRecorder, open_recorder
 from unified_tree.controllers.workbench.recorder.recorder import Recorder

@@ -13,8 +13,7 @@ import pytest
 from replay_rows import host_of
 
 from unified_tree.components import Composition, composition_for
-from unified_tree.components.kinds import full, swa
-from unified_tree.components.mamba import mamba
+from unified_tree.components.kinds import full, mamba, swa
 from unified_tree.controllers.host.host_tier import LoadCost
 from unified_tree.controllers.workbench.runs.certificate import certified
 from unified_tree.controllers.workbench.runs.plan import Plan, RowKind, RowPlan, RowSpec
