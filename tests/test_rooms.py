@@ -70,7 +70,6 @@ CIRCLES = (
         "controllers.storage_tier.persist_queue",
         "controllers.storage_tier.prefetch",
         "controllers.storage_tier.prefetcher",
-        "controllers.storage_tier.prefetch_stages",
         "controllers.storage_tier.storage_controller",
     },
     {"controllers.adapters.lmcache.daemon_session", "controllers.adapters.lmcache.group_probe"},

@@ -19,7 +19,7 @@ from unified_tree.terms.results import NOWHERE, Boundary
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Leases
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Match

@@ -23,7 +23,7 @@ from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.state_pages import StateCopy
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
     from unified_tree.misses.causes import Miss

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease_tokens import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.sessions import Session, Sessions, Turn
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
     from unified_tree.misses.causes import Miss, StoreLoss

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.backup_queue import BackupQueue
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
-from unified_tree.controllers.host.load import Load
-from unified_tree.controllers.host.open_transfers import OpenTransfer, OpenTransfers
+from unified_tree.controllers.host.open_transfers import Load, OpenTransfer, OpenTransfers
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages, tier_pages
 from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.nodes.effect import Effect, EffectKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from unified_tree.controllers.pages.block_allocator import BlockAllocator, Blocks
+from unified_tree.controllers.pages.page_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.pages.tier_pages import NOTHING, TierPages, least_cut
 from unified_tree.terms.errors import ConfigurationError
 from unified_tree.terms.tier import Tier

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import numpy as np
 
-from unified_tree.controllers.pages.block_allocator import BlockAllocator
-from unified_tree.controllers.pages.page_allocator import PageAllocator
+from unified_tree.controllers.pages.page_allocator import BlockAllocator, PageAllocator
 from unified_tree.state.page_set import PageSource
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 from unified_tree.terms.results import EvictResult

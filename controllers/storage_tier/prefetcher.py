@@ -27,8 +27,7 @@ from sortedcontainers import SortedList
 
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
-from unified_tree.controllers.storage_tier.prefetch import Place, Prefetch, place_of
-from unified_tree.controllers.storage_tier.prefetch_stages import PrefetchStages
+from unified_tree.controllers.storage_tier.prefetch import Place, Prefetch, PrefetchStages, place_of
 from unified_tree.misses.causes import StoreLoss
 
 if TYPE_CHECKING:

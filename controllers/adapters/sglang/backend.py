@@ -55,7 +55,7 @@ from unified_tree.lookup.matching import path_boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.observers import CacheObserver
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.declare.tenants import Tenants

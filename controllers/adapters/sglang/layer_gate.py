@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
 
 
 class LayerGate:

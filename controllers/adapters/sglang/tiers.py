@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.device_pools import DevicePools
     from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
     from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors
-    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.pages.page_allocator import PageAllocator
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.page_mover import PageMover
