@@ -559,7 +559,6 @@ class LeaseState:
 
     def publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""
-        end = self._resources.layout.floor_to_page(publication.length)
         if publication.piece is not None:
             self.tokens.extend(publication.piece)
         self._has_published = True
@@ -569,7 +568,7 @@ class LeaseState:
             turn, tree = self.turn, self._resources.state
             tree.claimant, tree.arrival = None if turn is None else turn.session, self._arrival
             try:
-                passed = self.published.publish(publication, end)
+                passed = self.published.publish(publication)
             finally:
                 tree.claimant = tree.arrival = None
             if turn is not None:

@@ -28,7 +28,7 @@ class Publication(NamedTuple):
     """A commit that was checked against its lease, and so cannot be refused any more.
 
     Attributes:
-        length: how many tokens are computed.
+        length: how many tokens are computed; end: where their whole pages end.
         piece: those of them that were given, as a key's tail; None if they are known.
         states: pages by length, ascending.
         without: components that the pages do not hold.
@@ -36,6 +36,7 @@ class Publication(NamedTuple):
     """
 
     length: int
+    end: int
     piece: Key | None
     states: dict[int, int]
     without: tuple[str, ...]
@@ -208,12 +209,13 @@ class PublishedTokens:
         first = min((at for at in self.save_at if at not in self.saved), default=NO_LENGTH)
         return first if first != self._prompt_tokens else first - self._resources.layout.page_size
 
-    def publish(self, publication: Publication, end: int) -> list[int]:
-        """Publish up to `end`: an insert for each length that becomes a boundary, and for the end.
+    def publish(self, publication: Publication) -> list[int]:
+        """Publish up to its end: an insert for each length that becomes a boundary, and for the end.
 
         Returns the save points that it passed without a state.
         """
-        states, resumable, layout = publication.states, publication.resumable, self._resources.layout
+        end, states, resumable = publication.end, publication.states, publication.resumable
+        layout = self._resources.layout
         passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):

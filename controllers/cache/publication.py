@@ -44,16 +44,17 @@ def checked_publication(
             "adds nothing; `truncate` takes back what was not committed"
         )
     lease.require_state(length)
+    end = layout.floor_to_page(length)
     if resumable is not None:
         resumable = flag(resumable, "resumable", LeaseError)
     else:
-        at_prompt_end = layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
+        at_prompt_end = end == layout.floor_to_page(lease.prompt_tokens)
         resumable = length >= lease.prompt_tokens and (lease.saves_prompt_end if at_prompt_end else lease.save_output)
     whole = None if isinstance(piece, int) else piece
-    checked, names = _checked_states(lease, layout, states, length), _checked_names(layout, without)
+    checked, names = _checked_states(lease, layout, states, length, end), _checked_names(layout, without)
     if checked and layout.point in names:
         raise LeaseError(f"states of {layout.point!r} were given, but `without` says that it has none: {checked}")
-    return record(Publication, (length, whole, checked, names, resumable))
+    return record(Publication, (length, end, whole, checked, names, resumable))
 
 
 def _piece(lease: LeaseState, tokens: Any, begin: Any) -> Key | int:
@@ -76,7 +77,7 @@ def _piece(lease: LeaseState, tokens: Any, begin: Any) -> Key | int:
     return key
 
 
-def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, computed: int) -> dict[int, int]:
+def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, computed: int, end: int) -> dict[int, int]:
     """Each state page must be the lease's own for that length, a page's end; that of the running state is the run's."""
     if states is None:
         return {}
@@ -92,7 +93,6 @@ def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, compute
     }
     if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
-    end = layout.floor_to_page(computed)
     own = lease.states
     running, saves = (None, {}) if own is None else (own.running, own.saves)
     for length, page in given.items():
