@@ -379,7 +379,7 @@ class UnifiedTree:
         checked_key(key)
         if self._state.ghosts is None or not key.length:
             return []
-        return misses(self._state, key, match, match.device.length if resumed is None else resumed, unloaded, 0, None)
+        return misses(self._state, key, match, match.device.length if resumed is None else resumed, unloaded, None)
 
     def explain(self, key: Key) -> Explanation:
         """Which component lost how much of this key, on which tier. Changes nothing. Cost: a few matches."""

@@ -72,9 +72,9 @@ def latent_layer(
     )
 
 
-def past_window(fields: ConfigFields, name: str = "sliding_window") -> int:
+def past_window(fields: ConfigFields) -> int:
     """Past tokens of a window whose field counts the query itself."""
-    return fields.count(name, minimum=2) - 1
+    return fields.count("sliding_window", minimum=2) - 1
 
 
 def any_mlp(fields: ConfigFields, layers: int) -> list[int] | None:

@@ -159,7 +159,7 @@ def prompt_walk(cache: Inspected, key: Key) -> Iterator[dict[str, Any]]:
 
 def _misses(cache: Inspected, key: Key, found: Match, resumed: int) -> list[dict[str, Any]]:
     state = cache.tree.state
-    parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), 0, cache.ledger.in_flight)
+    parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), cache.ledger.in_flight)
     return misses_shown(parts, state, tree_clock(state.ghosts)())
 
 

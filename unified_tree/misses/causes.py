@@ -157,16 +157,14 @@ def misses(
     found: Match,
     resumed: int,
     unloaded: tuple[int, str | None],
-    in_store: int,
     in_flight: InFlight | None,
-    loss: StoreLoss | None = None,
 ) -> list[Miss]:
     """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
 
-    Args: see `find_misses`. Cost: O(1) where little is known behind the hit; else as a match.
+    Args: see `find_misses`; no store was about to bring any. Cost: O(1) where little is known behind the hit; else as a match.
     """
     parts = Misses()
-    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight, loss)
+    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, 0, in_flight, None)
     add_end(parts, at, key.length)
     return listed(parts.first)
 

@@ -117,7 +117,7 @@ def explain(state: TreeState, key: Key) -> Explanation:
     causes: list[Miss] = []
     if state.ghosts is not None and key.length:
         prompt = match(state, key, key.length - 1, touch=False)
-        causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), 0, None)
+        causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), None)
     ends = [state.nodes.get(found.device.node) if found.device.length else None, node]
     nodes = dict.fromkeys(end for end in ends if end is not None)
     kept = [value for end in nodes for value in (*end.device, *end.host) if value is not None]

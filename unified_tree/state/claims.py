@@ -217,7 +217,7 @@ def _demote(state: TreeState, value: Value | None) -> bool:
         return False
     if value.demoted:
         return True
-    state.set_demoted(value, True)
+    state.demote(value)
     return False
 
 
@@ -260,4 +260,4 @@ def demote_boundary(state: TreeState, node: Node) -> None:
     for values in (node.device, node.host):
         for value in values:
             if value is not None:
-                state.set_demoted(value, True)
+                state.demote(value)

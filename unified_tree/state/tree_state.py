@@ -486,10 +486,10 @@ class TreeState:
                 if value is not None and value.is_placed:
                     self.host_pools[value.component].reclass(value)
 
-    def set_demoted(self, value: Value, is_demoted: bool) -> None:
-        """Let a value go before those that others go on from, or no more."""
-        if value.demoted != is_demoted:
-            value.demoted = is_demoted
+    def demote(self, value: Value) -> None:
+        """Let a value go before those that others go on from, until it is used again."""
+        if not value.demoted:
+            value.demoted = True
             self.pools(value.tier)[value.component].reclass(value)
 
     def release(self) -> None:
