@@ -249,7 +249,8 @@ class DecodeBatch:
         index = self._free[-1]
         try:
             self._leases[index] = lease
-            row = DecodeRow(self, self._layout, state, index)
+            tables = {name: rows.row(index) for name, rows in self._tables.items()}
+            row = DecodeRow(self, self._layout, state, index, self._numbers[:, index].data, tables)
             state.join(row)
             self._taken[index] = row
             self._is_taken[index] = 1
@@ -449,14 +450,6 @@ class DecodeBatch:
         raise LeaseError(f"{row.lease} in row {row.index} cannot have {lengths[row.index]} tokens {why}")
 
     # What its rows have it do.
-
-    def numbers_of(self, index: int) -> memoryview:
-        """The numbers of a row's lease."""
-        return self._numbers[:, index].data
-
-    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """The ids and the numbers of one table of a row's lease."""
-        return self._tables[component].row(index)
 
     def require_room(self, lease: LeaseState, length_tokens: int) -> None:
         """Raise LeaseError if the rows are too short for so many tokens."""

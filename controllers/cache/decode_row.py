@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 class RowOwner(Protocol):
     """The calls of a row to its `DecodeBatch`."""
 
-    def numbers_of(self, index: int) -> memoryview:
-        """See DecodeBatch."""
-        ...
-
-    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """See DecodeBatch."""
-        ...
-
     def require_room(self, lease: LeaseState, length_tokens: int) -> None:
         """See DecodeBatch."""
         ...
@@ -45,20 +37,19 @@ class DecodeRow(Row):
 
     __slots__ = ("_batch", "_layout", "lease")
 
-    def __init__(self, batch: RowOwner, layout: CacheLayout, lease: LeaseState, index: int) -> None:
-        super().__init__(index)
+    def __init__(
+        self,
+        batch: RowOwner,
+        layout: CacheLayout,
+        lease: LeaseState,
+        index: int,
+        numbers: memoryview,
+        tables: dict[str, tuple[NDArray[np.int64], memoryview]],
+    ) -> None:
+        super().__init__(index, numbers, tables)
         self._batch = batch
         self._layout = layout
         self.lease = lease
-
-    @property
-    def numbers(self) -> memoryview:
-        """The lease's numbers, in the batch's memory."""
-        return self._batch.numbers_of(self.index)
-
-    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """The same for one of its tables; see PageTable.move_to."""
-        return self._batch.table_of(self.index, component)
 
     def require_room(self, length_tokens: int) -> None:
         """Raise LeaseError if the row is too short for so many tokens."""

@@ -59,25 +59,20 @@ class Ask:
 
 
 class Row:
-    """The calls of a lease to its row in a batch.
+    """A lease's row in a batch.
 
     Attributes:
         index: which row of the batch's arrays.
+        numbers: the lease's numbers, in the batch's memory; tables: the same for its tables, by component, as
+            `PageTable.move_to` takes them.
     """
 
-    __slots__ = ("index",)
+    __slots__ = ("index", "numbers", "tables")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, numbers: memoryview, tables: dict[str, tuple[NDArray[np.int64], memoryview]]) -> None:
         self.index = index
-
-    @property
-    @abstractmethod
-    def numbers(self) -> memoryview:
-        """The lease's numbers, in the batch's memory."""
-
-    @abstractmethod
-    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
-        """The same for one of its tables; see PageTable.move_to."""
+        self.numbers = numbers
+        self.tables = tables
 
     @abstractmethod
     def require_room(self, length_tokens: int) -> None:
@@ -500,7 +495,7 @@ class LeaseState:
         self._row = row
         self._move_to(row.numbers)
         for name, table in self.tables.items():
-            table.move_to(*row.table(name))
+            table.move_to(*row.tables[name])
 
     def move_out(self) -> None:
         """Keep them in its own memory again. Idempotent."""
