@@ -17,11 +17,10 @@ from unified_tree.controllers.pages.block_tables import BlockTables
 from unified_tree.controllers.pages.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools.copier import PageCopier, page_copier
 from unified_tree.controllers.pools.core_copy import CoreCopy
-from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.pools.cpu_memory import cpu_memory, device_view
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.pools.page_moves import PageMoves
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
 from unified_tree.declare.page_format import ITEM_BYTES

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.pages.block_tables import BlockTables
-from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.pools.cpu_memory import check_can_pin, cpu_memory, pin_while_used
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_layout import ALIGNMENT_BYTES, TRAILER_BYTES, HostLayout, round_up
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
-from unified_tree.controllers.pools.pinning import check_can_pin, pin_while_used
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.terms.errors import ConfigurationError, PageError
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.pools.cpu_memory import check_can_pin, cpu_memory, pin_while_used
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout, place
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
-from unified_tree.controllers.pools.pinning import check_can_pin, pin_while_used
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.declare.page_format import PageFormat
 from unified_tree.inputs.arguments import integer

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools.copier import PartCopier, page_copier
+from unified_tree.controllers.pools.cpu_memory import device_view
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:

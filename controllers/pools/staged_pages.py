@@ -12,11 +12,10 @@ import numpy as np
 
 from unified_tree.controllers.pools.copier import PageCopier, page_copier
 from unified_tree.controllers.pools.core_copy import CoreCopy
-from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.pools.cpu_memory import cpu_memory, device_view
 from unified_tree.controllers.pools.host_layout import HostLayout, place
 from unified_tree.controllers.pools.host_pool import part_rows
 from unified_tree.controllers.pools.page_moves import PageMoves
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
 from unified_tree.controllers.tensors import torch
 

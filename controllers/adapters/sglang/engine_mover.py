@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools.copier import index_copier, page_copier
+from unified_tree.controllers.pools.cpu_memory import device_view
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves, device_index
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
     from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
     from unified_tree.controllers.counters.observers import CacheObserver
-    from unified_tree.controllers.inspector.engine_cache import EngineCache
+    from unified_tree.controllers.inspector.inspected import EngineCache
     from unified_tree.controllers.inspector.inspector import Inspector
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.tree import UnifiedTree
@@ -115,7 +115,7 @@ class Observation:
             if self.counters.observers.all:
                 self.counters.observers.tell("emptied")
             return
-        from unified_tree.controllers.inspector.engine_cache import EngineCache
+        from unified_tree.controllers.inspector.inspected import EngineCache
 
         assert self.misses is not None, "settings with an inspector have memory for misses"
         self._inspected = EngineCache(self.counters, self.misses.ledger).follow(tree, device, controller, storage)

@@ -15,9 +15,9 @@ import torch
 
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.copier import IndexCopier, index_copier
+from unified_tree.controllers.pools.cpu_memory import device_view
 from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.pools.page_moves import device_index
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
 from unified_tree.declare.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.terms.errors import ConfigurationError

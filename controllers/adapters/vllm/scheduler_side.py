@@ -12,7 +12,7 @@ from unified_tree.controllers.adapters.vllm.host_misses import HostMisses
 from unified_tree.controllers.adapters.vllm.host_sessions import HostSessions
 from unified_tree.controllers.adapters.vllm.save_planner import Piece, Save, SavePlanner
 from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
-from unified_tree.controllers.inspector.engine_cache import EngineCache
+from unified_tree.controllers.inspector.inspected import EngineCache
 from unified_tree.terms.errors import InsertError
 
 if TYPE_CHECKING:
