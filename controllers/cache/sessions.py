@@ -76,6 +76,11 @@ class Turn:
         if session is not None and session.is_open:
             session.turns[self] = None
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether it matters to any session where it ends."""
+        return self.session is not None or self._supersedes or self._state.has_claims
+
     def published(self, node: Node, length: int, saved: int) -> None:
         """It has published up to a node, of its prompt `length` tokens or more, and saved a window or state at most at `saved`.
 

@@ -68,7 +68,7 @@ class TreeState:
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
             `lock_listener`: likewise those of locks.
         arrival: what it answered to the arrival of the request that is served now.
-        claimant: the session whose nodes are being made; None for none.
+        claimant: the session whose nodes are being made; None for none. `has_claims`: whether any session ever made one.
         claimants, holds: the open sessions, and what open hints hold.
         clock: counts operations; a later use has a larger stamp.
     """
@@ -126,6 +126,7 @@ class TreeState:
         self.ages: Ages | None = None
         self.arrival: object = None
         self.claimant: Claimant | None = None
+        self.has_claims = False
         self.claimants: set[Claimant] = set()
         self.holds: set[Hold] = set()
         self._remember(time_s)
@@ -209,6 +210,7 @@ class TreeState:
         if claimant is not None:
             pass_by(self, parent, claimant)
             node.claim = Claim(claimant, node)
+            self.has_claims = True
         elif above is not None:  # whoever brings it has passed there, or will say so
             node.claim = Claim(above.owner, node)
         page_bytes = self.first_page_bytes(node)
