@@ -251,7 +251,7 @@ class Admission:
             if plan.counts == BEFORE:
                 use(parts.state, found, plan.boundary)
             taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
-            points = self._plan_saves(ask, plan, taken)
+            points = self._plan_saves(ask, plan, taken) if parts.layout.needs_saves else []
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
             elif plan.without:
@@ -261,7 +261,8 @@ class Admission:
             taken.admitted_by(found, plan.unloaded)
             if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)
-            self._count_unsaved(taken, points)
+            if parts.layout.needs_saves:
+                self._count_unsaved(taken, points)
             if parts.layout.can_give_up and taken.given_up:
                 parts.counters.count_drop(RAN_WITHOUT)
             if plan.dropped is not None:
@@ -277,7 +278,7 @@ class Admission:
 
     def _plan_saves(self, ask: Ask, plan: Plan, taken: LeaseState) -> list[int]:
         """Have a lease save states and windows on its way. Returns all places where that would help."""
-        if not self._resources.layout.saved_indices or ask.fills or ask.arriving:
+        if ask.fills or ask.arriving:
             return []
         points = self._save_points(taken, plan.found, ask.checkpoints)
         kept = tuple(sorted(points[: self._save_limit]))
@@ -382,7 +383,7 @@ class Admission:
     def _count_unsaved(self, lease: LeaseState, points: list[int]) -> None:
         """Count what an admitted request will not save, of these places."""
         layout, counters = self._resources.layout, self._resources.counters
-        if layout.saved_indices and lease.prompt_tokens < layout.save_grid_tokens:
+        if lease.prompt_tokens < layout.save_grid_tokens:
             counters.count_drop("prompt ends before the first place to save a state")
         if len(points) > self._save_limit:
             counters.count_drop("more places to save than save_limit")

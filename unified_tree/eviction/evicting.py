@@ -267,7 +267,8 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
             for each in gone:
                 _note_eviction(state, node, each, eviction)
         state.resumability.update(node, lost_window=_lost_window(state, value))
-    state.resumability.settle_share()
+    if state.layout.is_gated:
+        state.resumability.settle_share()
 
 
 def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Eviction) -> None:

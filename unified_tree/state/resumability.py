@@ -96,8 +96,7 @@ class Resumability:
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
-        if self._state.layout.is_gated:
-            self._set_nearest(node, NO_LENGTH)
+        self._set_nearest(node, NO_LENGTH)
 
     def settle_share(self) -> None:
         """Process the share of the queue that every call does. Cost: O(settle_limit log n)."""

@@ -460,7 +460,8 @@ class TreeState:
         if node.claim is not None:
             self._move_tips(node.claim, parent.claim)
         self.retired.removed(self.nodes, node)
-        self.resumability.deleted(node)
+        if self.layout.is_gated:
+            self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
         self.nodes.remove(node.id)
         self.blocked.discard(node)
