@@ -15,7 +15,7 @@ from unified_tree.declare.keys import Key, checked_key, checked_limit
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Tenants
 from unified_tree.eviction import evicting
-from unified_tree.inputs.arguments import checked_resident, flag, integer, integers
+from unified_tree.inputs.arguments import checked_resident, flag, integer, integers, request_priority
 from unified_tree.inserts.inserting import insert
 from unified_tree.locks.locks import Locks
 from unified_tree.lookup import matching
@@ -245,7 +245,7 @@ class UnifiedTree:
             states or {},
             after,
             without,
-            priority,
+            request_priority(priority, InsertError),
             repeatable=flag(repeatable, "repeatable", InsertError),
             keeps_spare=flag(keep_spare, "keep_spare", InsertError),
             ends_spare=flag(ends_spare, "ends_spare", InsertError),

@@ -7,15 +7,13 @@ Pages that the tree lacks are placed; the rest are collected as duplicates. Then
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.inputs.arguments import request_priority
 from unified_tree.inserts.insert_plan import Plan, known_pages, plan_insert
 from unified_tree.nodes.node import Node, Value, window_values
 from unified_tree.state.splitting import keep_window, split, split_at
-from unified_tree.terms.errors import InsertError
 from unified_tree.terms.results import NOWHERE, Boundary, InsertResult, record
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
@@ -34,13 +32,13 @@ def insert(
     states: States,
     after: Boundary | None,
     without: Collection[str],
-    priority: Any,  # unchecked: compiled code would refuse in its own words
+    priority: int,
     *,
     repeatable: bool = False,
     keeps_spare: bool = False,
     ends_spare: bool = False,
 ) -> InsertResult:
-    """See UnifiedTree.insert; the key and the boundary were checked."""
+    """See UnifiedTree.insert; the key, the boundary and the priority were checked."""
     plan = plan_insert(
         state,
         key,
@@ -48,7 +46,7 @@ def insert(
         states,
         after,
         without,
-        request_priority(priority, InsertError),
+        priority,
         repeatable=repeatable,
         keeps_spare=keeps_spare,
         ends_spare=ends_spare,

@@ -183,7 +183,8 @@ class Locks(LockKeeper):
             if held:
                 kept = set(receipt.values)
                 self._unlock_values(receipt, [value for value in held if value not in kept] if kept else held)
-            state.resumability.settle_share()
+            if state.layout.is_gated:
+                state.resumability.settle_share()
         except BaseException:
             receipt.paths, receipt.values, receipt.boundary, receipt.old_name = before, held, name, old_name
             self.mend()
@@ -410,7 +411,8 @@ class Locks(LockKeeper):
             del self.open[receipt.serial]
             self._forget_name(receipt)
             receipt.close()
-            state.resumability.settle_share()
+            if state.layout.is_gated:
+                state.resumability.settle_share()
         except BaseException:
             self._drop(receipt)
             raise
