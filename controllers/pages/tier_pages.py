@@ -122,6 +122,7 @@ class TierPages(PageSource):
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
         self.relief: Callable[[], bool] | None = None
+        self._pools = {c.name: tree.pool(c.name, tier) for c in owners}
         self._cuts = {c.name: least_cut(page_counts.get(c.name), tree.page_size) for c in owners}
 
     def landed(self, boundary: Boundary) -> None:
@@ -278,12 +279,12 @@ class TierPages(PageSource):
 
     def _evictable(self, name: str) -> int:
         """Pages of a pool that could be evicted."""
-        return self._tree.pool(name, self._tier).evictable_pages
+        return self._pools[name].evictable_pages
 
     def try_reserve(self, name: str) -> bool:
         """Whether the pool has a free page now, after evicting one if necessary."""
         allocator = self.allocators[name]
-        if not allocator.free_pages and self._tree.pool(name, self._tier).evictable_pages:
+        if not allocator.free_pages and self._pools[name].evictable_pages:
             self._evict((name,), {name: 1})
         return allocator.free_pages > 0
 
@@ -326,12 +327,12 @@ class TierPages(PageSource):
 
     def hold_caps(self) -> None:
         """Evict what groups of namespaces hold beyond their caps; see `UnifiedTree.evict_over_caps`."""
-        tree, result = self._tree, None
-        over = [name for name in self.allocators if (shares := tree.pool(name, self._tier).shares) and shares.over_cap]
+        result: EvictResult | None = None
+        over = [name for name, pool in self._pools.items() if pool.shares is not None and pool.shares.over_cap]
         if not over:
             return
         try:
-            result = tree.evict_over_caps(self._tier)
+            result = self._tree.evict_over_caps(self._tier)
             self.free_evicted(result)
             self._counters.evicted(self._tier, over[0], result)
         except BaseException:
