@@ -1,8 +1,8 @@
-"""Completions out of order broke an acknowledgement off, and `drain` then waited for ever for those that were lost with it; an
-error other than TransferError from `submit` left host pages with nobody."""
+"""Transfer engines that do not keep their contract, and a check of the contract that did not keep it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from random import Random
@@ -13,7 +13,12 @@ from kinds import FULL, MAMBA
 from page_memory import MemoryMover, PageMemory
 
 from unified_tree import TransferError
-from unified_tree.controllers.transfer_engines import Completion, Transfer
+from unified_tree.controllers.testing import TransferRig, transfer_engine_checks
+from unified_tree.controllers.transfer_engines import Completion, CpuEngine, Transfer
+
+# Completions out of order broke an acknowledgement off, and `drain` then waited for ever for those that were lost with it; an
+# error other than TransferError from `submit` left host pages with nobody.
+
 
 Told = Callable[[list[Completion]], list[Completion]]
 
@@ -84,44 +89,24 @@ WAYS: dict[str, Told] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_waiting_for_all_comes_back(way: str) -> None:
-    server = Server(WAYS[way])
-    for text in ("abcd", "abcdefgh", "abcdefghij", "xyzw"):
-        server.serve(text)
-    server.settle()
+def test_waiting_for_all_comes_back_and_what_is_out_of_order_is_not_lost(way: str) -> None:
+    server = Server(WAYS[way]).served("abcd", "abcdefgh", "abcdefghij", "xyzw")
+    is_lossless = way in ("backwards", "shuffled")
     assert (server.on_host() == 0) is (way == "nothing")
-    server.forget()
+    assert server.on_host() == 7 or not is_lossless
     requests = [server.start(text) for text in ("abcd?", "abcdefgh?", "abcdefghij?")]
+    assert all(server.is_loading(request) for request in requests) or not is_lossless
     server.settle()
     for request in requests:
-        server.runner.finish(request)
-    server.end()
-
-
-@pytest.mark.parametrize("way", ["backwards", "shuffled"])
-def test_what_comes_out_of_order_is_not_lost(way: str) -> None:
-    server = Server(WAYS[way])
-    for text in ("abcd", "abcdefgh", "abcdefghij"):
-        server.serve(text)
-    server.settle()
-    assert server.on_host() == 5
-    server.forget()
-    requests = [server.start(text) for text in ("abcd?", "abcdefgh?", "abcdefghij?")]
-    assert all(server.is_loading(request) for request in requests)
-    server.settle()
-    for request in requests:
-        server.runner.verify(request)
+        if is_lossless:
+            server.runner.verify(request)
         server.runner.finish(request)
     server.end()
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_commit_waits_for_its_load_and_no_longer(way: str) -> None:
-    server = Server()
-    for text in ("abcd", "abcdefgh"):
-        server.serve(text)
-    server.settle()
-    server.forget()
+    server = Server().served("abcd", "abcdefgh")
     server.liar.tell_as = WAYS[way]
     first, second = server.start("abcd?"), server.start("abcdefgh?")
     server.cache.poll()
@@ -158,30 +143,17 @@ def test_whatever_submit_raises_every_page_comes_home(failure: BaseException, ta
     server.end()
 
 
-def test_a_load_that_the_engine_choked_on() -> None:
-    server = Server()
-    server.serve("abcdefgh")
-    server.settle()
-    server.forget()
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_load_that_the_engine_choked_on(waits: bool) -> None:
+    """A release gives the engine nothing that it would take back at once."""
+    server = Server().served("abcdefgh")
     request = server.start("abcdefghi")
     server.liar.failure = ValueError("no such cable")
-    with pytest.raises(ValueError, match="no such cable"):
-        server.cache.wait_layer(request.lease, 0)
-    with pytest.raises(TransferError, match="ValueError: no such cable"):
-        server.cache.wait_layer(request.lease, 0)
-    server.runner.finish(request)
-    server.check()
-    server.liar.failure = None
-    server.end()
-
-
-def test_a_release_gives_the_engine_nothing_that_it_would_take_back_at_once() -> None:
-    server = Server()
-    server.serve("abcdefgh")
-    server.settle()
-    server.forget()
-    request = server.start("abcdefghi")
-    server.liar.failure = ValueError("no such cable")
+    if waits:
+        with pytest.raises(ValueError, match="no such cable"):
+            server.cache.wait_layer(request.lease, 0)
+        with pytest.raises(TransferError, match="ValueError: no such cable"):
+            server.cache.wait_layer(request.lease, 0)
     server.runner.finish(request)
     server.check()
     server.liar.failure = None
@@ -207,3 +179,17 @@ def test_an_engine_that_does_not_close_holds_nothing() -> None:
     server.check()
     server.cache.close()
     server.runner.end()
+
+
+class CopiesMeanwhile(CpuEngine):
+    """Its thread has the processor for itself after `submit`, until nothing is left to copy or it does not get on."""
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        super().submit(transfers)
+        time.sleep(0.5)  # a slow machine; the outcome is the same without
+
+
+def test_a_contract_that_raced_its_engine() -> None:
+    """An engine that had copied everything before `close` was called broke a clause of its contract, as on a slow machine."""
+    [check] = [check for check in transfer_engine_checks() if check.name == "closing_ends_what_is_open"]
+    check(TransferRig.over_cells(CopiesMeanwhile))

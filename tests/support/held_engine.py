@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from memory_model import Request, Runner
 from page_memory import MemoryMover, PageMemory
@@ -192,6 +192,14 @@ class Tiered:
     def is_loading(self, request: Request) -> bool:
         """Whether its cached pages are on their way still."""
         return request.lease.is_loading
+
+    def served(self, *texts: str) -> Self:
+        """It has served these texts, and the device has lost them to host."""
+        for text in texts:
+            self.serve(text)
+        self.settle()
+        self.forget()
+        return self
 
     def settle(self) -> None:
         """Whatever is due is copied, and applied."""

@@ -19,6 +19,7 @@ from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage import MemoryStorage, StorageEngine, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import Jobs, PersistPolicy, PrefetchMode, PrefetchPolicy, StorageTier, ThreadJobs
+from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.testing import SimulatedEngine, SimulatedJobs
 from unified_tree.controllers.transfer_engines import VirtualClock
@@ -140,6 +141,13 @@ class StoredCache:
         """The store in memory."""
         assert self._open is None
         return self._kept
+
+    @property
+    def figures(self) -> StorageTierStats:
+        """The figures of the attached store."""
+        figures = self.cache.stats().storage
+        assert figures is not None
+        return figures
 
     def jobs(self, seed: int) -> Jobs:
         """New ones."""
