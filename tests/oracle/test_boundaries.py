@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO
+from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO, RECENT
 from oracle.mix import Bench, Tiers
-from oracle.recent_families import RECENT
 from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
 
 from reference_engine import EngineSettings, Request

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 from oracle.context_ranks import Layout, serve_a_mix, serve_on_ranks
-from oracle.families import FAMILIES
+from oracle.families import FAMILIES, RECENT
 from oracle.mix import Bench, Tiers
 from oracle.oracle_engine import WrongLogitsError
-from oracle.recent_families import RECENT
 from oracle.reference import Tally
 
 from reference_engine import Request

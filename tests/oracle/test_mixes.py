@@ -9,12 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from oracle.families import FAMILIES
-from oracle.gpu import gpu
+from oracle.families import FAMILIES, RECENT
 from oracle.mix import EVENTS, Bench, Tiers, serve_mix
-from oracle.recent_families import RECENT
 from oracle.reference import Tally
-from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_composition
+from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, gpu, tiny_composition
 
 from unified_tree.controllers import WritePolicy
 

@@ -15,10 +15,9 @@ import mooncake_server
 import pytest
 import torch
 from oracle.families import FAMILIES
-from oracle.gpu import gpu
 from oracle.mix import Bench, Tiers
 from oracle.oracle_engine import OracleEngine
-from oracle.tiny_model import SINGLE
+from oracle.tiny_model import SINGLE, gpu
 
 from reference_engine import EngineSettings, Request
 from reference_engine.model_runner import Pass

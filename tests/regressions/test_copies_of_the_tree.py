@@ -13,8 +13,7 @@ from unified_tree import Boundary, Component, Effect, EffectKind, StaleBoundaryE
 
 def test_copies_of_part_of_a_node() -> None:
     """A copy of a boundary inside a node asked for pages of the whole node, and lost those it did not use."""
-    grove = Grove([FULL])
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("abcdef")
     boundary = grove.match("abcd").device
     assert grove.tree.transfers.backup_needs(boundary) == {"full": 2}
     effect = grove.tree.transfers.backup(boundary, {"full": np.array([7, 8])})
@@ -27,8 +26,7 @@ def test_copies_of_part_of_a_node() -> None:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_the_next_load_brings_all_of_it(arrives: bool) -> None:
-    grove = Grove([FULL, swa(4)])
-    grove.put("abcdef")
+    grove = Grove([FULL, swa(4)]).having("abcdef")
     grove.backup("abcdef")
     grove.evict(2, "swa")
     grove.put("abcdefgh")
@@ -49,8 +47,7 @@ def test_the_next_load_brings_all_of_it(arrives: bool) -> None:
 
 def growing() -> tuple[Grove, Effect]:
     """A window is being copied; its node is cut inside it, and the upper half's window grows in front."""
-    grove = Grove([FULL, swa(4)])
-    grove.put("abcdefgh")
+    grove = Grove([FULL, swa(4)]).having("abcdefgh")
     first = grove.tree.transfers.backup(grove.match("abcdefgh").device, {"full": np.arange(4), "swa": np.arange(2)})
     grove.put("abcdef", since=6)
     assert grove.match("abcdef").device.length == 6
@@ -91,8 +88,7 @@ def test_a_load_lands_before_a_window_that_came_meanwhile(components: list[Compo
     """A load brought a window of which the last page had been inserted meanwhile, and all its pages came back unused: whoever
     had waited for it went on over pages that were free. Seed 478 of the simulation, 300 ticks.
     """
-    grove = Grove(components)
-    grove.put("abcdef")
+    grove = Grove(components).having("abcdef")
     grove.backup("abcdef")
     assert len(grove.evict(2, "swa")["swa"]) == 2
     boundary = grove.match("abcdef").reachable
@@ -115,8 +111,7 @@ def test_a_load_lands_before_a_window_that_came_meanwhile(components: list[Compo
 
 def inside() -> Grove:
     """A path of two nodes, `abcd` with its window on both tiers, and `efgh` with its window on device."""
-    grove = Grove([FULL, swa(4)])
-    grove.put("abcd")
+    grove = Grove([FULL, swa(4)]).having("abcd")
     grove.backup("abcd")
     grove.put("abcdefgh")
     return grove
@@ -181,8 +176,7 @@ def test_a_load_of_a_boundary_inside_a_node_locks_its_window_on_device() -> None
 
 @pytest.mark.parametrize("kinds", [[FULL], SETS["rebuilt window"], SETS["draft"]], ids=["full", "window", "draft"])
 def test_a_locked_boundary_survives_the_eviction_of_what_lies_below(kinds: list[Component]) -> None:
-    grove = Grove(kinds)
-    grove.put("abcdefgh")
+    grove = Grove(kinds).having("abcdefgh")
     inside = Boundary(grove.tree.transfers.boundaries()[0].node, 4)
     receipt = grove.tree.lock(inside, components=["full"])
     pages = grove.tree.pages(inside, "full").tolist()
@@ -202,8 +196,7 @@ def test_a_locked_boundary_survives_the_eviction_of_what_lies_below(kinds: list[
 
 
 def test_a_name_holds_as_long_as_the_last_receipt_does() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefgh")
+    grove = Grove([FULL]).having("abcdefgh")
     inside = grove.match("abcd").device
     first = grove.tree.lock(inside)
     second = grove.tree.transfers.lock_present(inside)

@@ -77,8 +77,7 @@ def test_what_is_looked_at_again_waits() -> None:
 
 
 def a_prompt_with_continuations(count: int, settle_limit: int) -> Grove:
-    grove = Grove([FULL, swa(8)], policy="fifo", settings=TreeSettings(settle_limit=settle_limit))
-    grove.put("abcdefgh")
+    grove = Grove([FULL, swa(8)], policy="fifo", settings=TreeSettings(settle_limit=settle_limit)).having("abcdefgh")
     for i in range(count):
         grove.put(f"abcdefgh{chr(0x100 + i)}x", window=1)
     grove.tree.settle()

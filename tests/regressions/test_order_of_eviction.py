@@ -41,9 +41,7 @@ def test_a_lock_of_a_sharer_pins_its_owner(sharer: str, owner: str, page_count: 
 
 def backed_up(*kinds: Component) -> Grove:
     """A node above another, both copied to host."""
-    grove = Grove([FULL, *kinds])
-    grove.put("ab")
-    grove.put("abcd")
+    grove = Grove([FULL, *kinds]).having("ab", "abcd")
     grove.backup("abcd")
     return grove
 
@@ -74,8 +72,7 @@ def test_above_a_node_with_one_path_on_host_alone() -> None:
 
 
 def test_a_backup_keeps_what_its_copies_will_stand_on() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
+    grove = Grove([FULL]).having("ab")
     grove.backup("ab")
     grove.put("abcd")
     effect = grove.tree.transfers.backup(grove.match("abcd").device, {"full": np.array([900])})
@@ -105,9 +102,7 @@ def test_without_leases_a_pool_can_be_had_whole() -> None:
 
 @pytest.mark.parametrize("policy", ["lru", "density"])
 def test_what_a_saved_window_needs_of_an_older_one_is_as_young_as_itself(policy: str) -> None:
-    grove = Grove([FULL, swa(6)], policy=policy)
-    grove.put("abcdefgh")
-    grove.put("zzzzzzzz")
+    grove = Grove([FULL, swa(6)], policy=policy).having("abcdefgh", "zzzzzzzz")
     grove.put("abcdef")  # the window before its end is in that before the end of the first, but for a page
     grove.evict(4, "swa")
     assert [grove.match(text, touch=False).device.length for text in ("abcdef", "zzzzzzzz")] == [6, 0]
@@ -115,9 +110,7 @@ def test_what_a_saved_window_needs_of_an_older_one_is_as_young_as_itself(policy:
 
 
 def test_an_insert_is_no_hit() -> None:
-    grove = Grove([FULL, swa(6)])
-    grove.put("abcdefgh")
-    grove.put("abcdef")
+    grove = Grove([FULL, swa(6)]).having("abcdefgh", "abcdef")
     grove.match("abcdef")
     boundary = grove.match("abcdef", touch=False).device
     assert grove.tree.transfers.hits(boundary) == 1

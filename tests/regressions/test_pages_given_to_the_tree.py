@@ -35,8 +35,7 @@ from unified_tree.state.page_set import PageSource
 
 
 def test_the_upper_part_of_a_node_on_host_alone_returns_to_the_device() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("abcdef")
     grove.backup("abcdef")
     grove.evict(3)
     result = grove.put("abcd", since=0)
@@ -48,8 +47,7 @@ def test_the_upper_part_of_a_node_on_host_alone_returns_to_the_device() -> None:
 
 
 def test_an_optional_path_is_filled_in_the_upper_part_of_a_node() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.put("abcdef")
+    grove = Grove([FULL, OWN_DRAFT]).having("abcdef")
     grove.evict(3, "draft")
     result = grove.put("abcd", since=0)
     assert set(result.duplicates) == {"full"}
@@ -79,8 +77,7 @@ def test_canonical_pages_are_a_copy() -> None:
 
 
 def test_an_aborted_copy_gives_back_what_was_given() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     ids = np.array([3, 4])
     effect = grove.tree.transfers.backup(grove.match("abcd").device, {"full": ids})
     ids[:] = 9
@@ -122,8 +119,7 @@ def test_a_state_is_no_page_below_zero() -> None:
 
 
 def test_a_node_that_lives_on_host_alone_is_not_filled_with_it() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     grove.backup("abcd")
     grove.evict(2)
     with pytest.raises(PageError):
@@ -133,8 +129,7 @@ def test_a_node_that_lives_on_host_alone_is_not_filled_with_it() -> None:
 
 @pytest.mark.parametrize("pages", [*BAD, [1], [1, 2, 3]], ids=repr)
 def test_host_pages_are_page_ids(pages: Any) -> None:
-    grove = Grove([FULL], host_page_counts={"full": 8})
-    grove.put("abcd")
+    grove = Grove([FULL], host_page_counts={"full": 8}).having("abcd")
     boundary = grove.match("abcd").device
     with pytest.raises((PageError, EffectError)):
         grove.tree.transfers.backup(boundary, {"full": pages})
@@ -152,8 +147,7 @@ def test_grafted_pages_are_page_ids(pages: Any) -> None:
 
 
 def test_host_pages_lie_in_the_pool() -> None:
-    grove = Grove([FULL], host_page_counts={"full": 8})
-    grove.put("abcd")
+    grove = Grove([FULL], host_page_counts={"full": 8}).having("abcd")
     with pytest.raises(PageError, match="below 8"):
         grove.tree.transfers.backup(grove.match("abcd").device, {"full": np.array([7, 8])})
 

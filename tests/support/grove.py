@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from unified_tree import Receipt, Tier
 from unified_tree.controllers.testing.policy_contract import LetterTree, key, lists
@@ -12,6 +12,12 @@ __all__ = ["Grove", "key", "lists"]
 
 class Grove(LetterTree):
     """A LetterTree with what only tests of the tree need."""
+
+    def having(self, *texts: str) -> Self:
+        """The same with these texts in it, put one after the other."""
+        for text in texts:
+            self.put(text)
+        return self
 
     def lock(self, text: str, **options: Any) -> Receipt:
         """Lock the device boundary of a text."""

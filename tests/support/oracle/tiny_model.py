@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from oracle.double import true_double
 from unified_tree.components import Composition, from_hf_config
 
 
@@ -95,3 +96,55 @@ def tiny_composition(family: Family, precision: Precision, draft: Family | None 
         state_dtype=precision.dtype,
         draft=None if draft is None else tiny_config(draft).to_dict(),
     )
+
+
+@contextmanager
+def gpu() -> Iterator[None]:
+    """Models and device pools are made on a GPU, which computes in full precision. Skips the test where there is none."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # of convolutions; products have full precision by default
+    try:
+        with torch.device("cuda"):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+FLOAT32 = torch.float32
+
+
+class TrueDouble(TorchFunctionMode):
+    """While it is active, `torch.float32` means `torch.float64` to every torch function that takes a dtype."""
+
+    is_active = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.float:
+            return args[0].double()
+        for value in args:  # called half a million times a mix
+            if value is FLOAT32:
+                args = [_lifted(value) for value in args]
+                break
+        return func(*args, **{name: _lifted(value) for name, value in kwargs.items()}) if kwargs else func(*args)
+
+
+@contextmanager
+def true_double() -> Iterator[None]:
+    """The mode, once: within itself it would look at every call twice."""
+    if TrueDouble.is_active:
+        yield
+        return
+    TrueDouble.is_active = True
+    try:
+        with TrueDouble():
+            yield
+    finally:
+        TrueDouble.is_active = False
+
+
+def _lifted(value: Any) -> Any:
+    return torch.float64 if value is FLOAT32 else value

@@ -49,9 +49,7 @@ def test_tokens_and_pages_are_shown_on_demand() -> None:
 
 
 def test_a_page_has_an_owner_or_none() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
-    grove.put("abxxyy")
+    grove = Grove([FULL]).having("abcd", "abxxyy")
     tree = grove.tree
     for text in ("ab", "abcd", "abxx", "abxxyy"):
         owner = tree.owner_of_page("full", grove.pages(text)[-1])
@@ -71,8 +69,7 @@ def test_a_state_is_owned_at_the_length_where_it_was_saved() -> None:
 
 
 def test_host_values_are_marked() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     grove.backup("abcd")
     assert grove.tree.dump().endswith("#1 [0, 4) full:2 h:full:2")
     grove.evict(2)

@@ -1,14 +1,7 @@
-"""The factories, one kind each, and the examples in their docstrings."""
+"""The factories, one kind each."""
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import pkgutil
-
-import pytest
-
-import unified_tree.components
 from unified_tree.components import compressed, draft, full, indexer, mamba, overlap, swa
 from unified_tree.components.kinds import delta_net_state, mamba1_state, mamba2_state
 from unified_tree.declare.component import validate_components
@@ -52,8 +45,3 @@ def test_state_shapes() -> None:
     delta = delta_net_state(key_heads=2, key_dim=8, value_heads=4, value_dim=16, conv_kernel=3)
     parts = delta.parts(conv_dtype="int8", recurrent_dtype="int8")
     assert [part.shape for part in parts] == [(2 * 2 * 8 + 4 * 16, 2), (4, 8, 16)]
-
-
-@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(unified_tree.components.__path__)])
-def test_docstring_examples(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"unified_tree.components.{name}")).failed == 0

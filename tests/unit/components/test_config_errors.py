@@ -7,27 +7,17 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
-from transformers import (
-    BambaConfig,
-    DeepseekV4Config,
-    DeepseekV32Config,
-    GlmMoeDsaConfig,
-    GptOssConfig,
-    JambaConfig,
-    LlamaConfig,
-    NemotronHConfig,
-    Qwen3NextConfig,
-)
+import transformers as hf
 
 from unified_tree.components import from_hf_config
 from unified_tree.terms.errors import ConfigurationError
 
-LLAMA = LlamaConfig(num_key_value_heads=8).to_dict()
+LLAMA = hf.LlamaConfig(num_key_value_heads=8).to_dict()
 
 
 def test_reads_a_file_or_its_directory(tmp_path: FilePath) -> None:
-    Qwen3NextConfig().save_pretrained(tmp_path)
-    expected = from_hf_config(Qwen3NextConfig().to_dict())
+    hf.Qwen3NextConfig().save_pretrained(tmp_path)
+    expected = from_hf_config(hf.Qwen3NextConfig().to_dict())
     assert from_hf_config(tmp_path) == from_hf_config(str(tmp_path / "config.json")) == expected
 
 
@@ -78,30 +68,30 @@ def test_a_missing_or_nonsense_field_is_named(field: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "change", "field"),
     [
-        (LlamaConfig(), {"head_dim": None, "num_attention_heads": 24, "num_key_value_heads": 8}, "num_attention_heads"),
-        (LlamaConfig(), {"num_key_value_heads": 5}, "num_key_value_heads"),
-        (GptOssConfig(), {"layer_types": ["full_attention"] * 35 + ["chunked_attention"]}, "layer_types"),
-        (GptOssConfig(), {"layer_types": ["full_attention"]}, "layer_types"),
-        (GptOssConfig(), {"layer_types": "full_attention"}, "layer_types"),
-        (GptOssConfig(), {"layer_types": [3] * 36}, "layer_types"),
-        (GptOssConfig(), {"sliding_window": 1}, "sliding_window"),
-        (GptOssConfig(), {"sliding_window": None}, "sliding_window"),
-        (Qwen3NextConfig(), {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
-        (Qwen3NextConfig(), {"mlp_only_layers": [48]}, "mlp_only_layers"),
-        (NemotronHConfig(), {"layers_block_type": ["attention", "conv"]}, "layers_block_type"),
-        (NemotronHConfig(), {"layers_block_type": None}, "layers_block_type"),
-        (NemotronHConfig(), {"layers_block_type": None, "hybrid_override_pattern": "M*x"}, "hybrid_override_pattern"),
-        (NemotronHConfig(), {"mamba_ssm_cache_dtype": "float3"}, "mamba_ssm_cache_dtype"),
-        (BambaConfig(), {"attn_layer_indices": [32]}, "attn_layer_indices"),
-        (BambaConfig(attn_layer_indices=[1]), {"mamba_d_head": 32}, "mamba_d_head"),
-        (JambaConfig(), {"attn_layer_offset": 8}, "attn_layer_offset"),
-        (DeepseekV32Config(), {"kv_lora_rank": None}, "kv_lora_rank"),
-        (DeepseekV32Config(), {"q_lora_rank": None}, "q_lora_rank"),
-        (DeepseekV32Config(), {"mlp_layer_types": None, "first_k_dense_replace": None}, "first_k_dense_replace"),
-        (GlmMoeDsaConfig(), {"indexer_types": ["shared"] * 78}, "indexer_types"),
-        (DeepseekV4Config(), {"layer_types": None, "compress_ratios": [8] * 43}, "compress_ratios"),
-        (DeepseekV4Config(), {"layer_types": None, "compress_ratios": [4]}, "compress_ratios"),
-        (DeepseekV4Config(), {"compress_rates": {"compressed_sparse_attention": 0}}, "compress_rates"),
+        (hf.LlamaConfig(), {"head_dim": None, "num_attention_heads": 24, "num_key_value_heads": 8}, "num_attention_heads"),
+        (hf.LlamaConfig(), {"num_key_value_heads": 5}, "num_key_value_heads"),
+        (hf.GptOssConfig(), {"layer_types": ["full_attention"] * 35 + ["chunked_attention"]}, "layer_types"),
+        (hf.GptOssConfig(), {"layer_types": ["full_attention"]}, "layer_types"),
+        (hf.GptOssConfig(), {"layer_types": "full_attention"}, "layer_types"),
+        (hf.GptOssConfig(), {"layer_types": [3] * 36}, "layer_types"),
+        (hf.GptOssConfig(), {"sliding_window": 1}, "sliding_window"),
+        (hf.GptOssConfig(), {"sliding_window": None}, "sliding_window"),
+        (hf.Qwen3NextConfig(), {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
+        (hf.Qwen3NextConfig(), {"mlp_only_layers": [48]}, "mlp_only_layers"),
+        (hf.NemotronHConfig(), {"layers_block_type": ["attention", "conv"]}, "layers_block_type"),
+        (hf.NemotronHConfig(), {"layers_block_type": None}, "layers_block_type"),
+        (hf.NemotronHConfig(), {"layers_block_type": None, "hybrid_override_pattern": "M*x"}, "hybrid_override_pattern"),
+        (hf.NemotronHConfig(), {"mamba_ssm_cache_dtype": "float3"}, "mamba_ssm_cache_dtype"),
+        (hf.BambaConfig(), {"attn_layer_indices": [32]}, "attn_layer_indices"),
+        (hf.BambaConfig(attn_layer_indices=[1]), {"mamba_d_head": 32}, "mamba_d_head"),
+        (hf.JambaConfig(), {"attn_layer_offset": 8}, "attn_layer_offset"),
+        (hf.DeepseekV32Config(), {"kv_lora_rank": None}, "kv_lora_rank"),
+        (hf.DeepseekV32Config(), {"q_lora_rank": None}, "q_lora_rank"),
+        (hf.DeepseekV32Config(), {"mlp_layer_types": None, "first_k_dense_replace": None}, "first_k_dense_replace"),
+        (hf.GlmMoeDsaConfig(), {"indexer_types": ["shared"] * 78}, "indexer_types"),
+        (hf.DeepseekV4Config(), {"layer_types": None, "compress_ratios": [8] * 43}, "compress_ratios"),
+        (hf.DeepseekV4Config(), {"layer_types": None, "compress_ratios": [4]}, "compress_ratios"),
+        (hf.DeepseekV4Config(), {"compress_rates": {"compressed_sparse_attention": 0}}, "compress_rates"),
     ],
 )
 def test_the_field_it_stumbled_on_is_named(config: Any, change: Any, field: Any) -> None:

@@ -5,33 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import (
-    BambaConfig,
-    DeepseekV3Config,
-    DeepseekV4Config,
-    DeepseekV32Config,
-    FalconH1Config,
-    FalconMambaConfig,
-    Gemma3Config,
-    Gemma3TextConfig,
-    GlmMoeDsaConfig,
-    GptOssConfig,
-    JambaConfig,
-    KimiLinearConfig,
-    LlamaConfig,
-    MambaConfig,
-    MiMoV2FlashConfig,
-    MistralConfig,
-    MixtralConfig,
-    NemotronHConfig,
-    Qwen2Config,
-    Qwen3_5Config,
-    Qwen3_5MoeConfig,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3MoeConfig,
-    Qwen3NextConfig,
-)
+import transformers as hf
 
 from unified_tree.components import Composition, from_hf_config
 from unified_tree.components.layers import AttentionLayer, compose
@@ -51,7 +25,7 @@ def linear_flops(composition: Composition) -> float:
 
 
 def test_llama_keeps_keys_and_values_of_every_layer() -> None:
-    config = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
+    config = hf.LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
     model = from_hf_config(config.to_dict())
     assert model.page_size == 64
     assert parts(model)["full"].coverage == Path()
@@ -63,12 +37,12 @@ def test_llama_keeps_keys_and_values_of_every_layer() -> None:
 
 
 def test_llama_without_kv_heads_keeps_one_for_each_query_head() -> None:
-    config = {**LlamaConfig(num_attention_heads=32).to_dict(), "num_key_value_heads": None, "head_dim": None}
+    config = {**hf.LlamaConfig(num_attention_heads=32).to_dict(), "num_key_value_heads": None, "head_dim": None}
     assert from_hf_config(config).bytes_per_token() == {"full": 32 * 32 * (128 + 128) * 2}
 
 
 def test_kv_dtype_halves_the_bytes() -> None:
-    config = LlamaConfig(num_key_value_heads=8).to_dict()
+    config = hf.LlamaConfig(num_key_value_heads=8).to_dict()
     assert from_hf_config(config, kv_dtype="float8_e4m3fn").bytes_per_token() == {"full": 32 * 8 * 256}
     assert from_hf_config(config, kv_dtype="torch.float32").bytes_per_token() == {"full": 32 * 8 * 256 * 4}
     assert from_hf_config(config, kv_dtype="fp8_e4m3") == from_hf_config(config, kv_dtype="fp8")
@@ -76,12 +50,12 @@ def test_kv_dtype_halves_the_bytes() -> None:
 
 
 def test_qwen3_head_dim_is_its_own_field() -> None:
-    config = Qwen3Config(hidden_size=5120, num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=8, head_dim=128)
+    config = hf.Qwen3Config(hidden_size=5120, num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=8, head_dim=128)
     assert from_hf_config(config.to_dict()).bytes_per_token() == {"full": 64 * 8 * 256 * 2}
 
 
 def test_qwen2_windows_start_at_max_window_layers() -> None:
-    config = Qwen2Config(
+    config = hf.Qwen2Config(
         num_hidden_layers=10,
         num_key_value_heads=4,
         use_sliding_window=True,
@@ -96,17 +70,17 @@ def test_qwen2_windows_start_at_max_window_layers() -> None:
 
 
 def test_qwen2_ignores_a_window_it_does_not_use() -> None:
-    published = {**Qwen2Config(num_key_value_heads=4).to_dict(), "sliding_window": 131072, "layer_types": None}
+    published = {**hf.Qwen2Config(num_key_value_heads=4).to_dict(), "sliding_window": 131072, "layer_types": None}
     assert [c.name for c in from_hf_config(published).components] == ["full"]
 
 
-@pytest.mark.parametrize("config", [MistralConfig(sliding_window=None), MixtralConfig(sliding_window=None)])
+@pytest.mark.parametrize("config", [hf.MistralConfig(sliding_window=None), hf.MixtralConfig(sliding_window=None)])
 def test_mistral_and_mixtral(config: Any) -> None:
     assert from_hf_config(config.to_dict()).bytes_per_token() == {"full": 32 * 8 * 256 * 2}
 
 
 def test_mistral_with_a_window_everywhere_stands_on_a_path_of_tokens() -> None:
-    model = from_hf_config(MistralConfig(sliding_window=4096).to_dict(), page_size=32)
+    model = from_hf_config(hf.MistralConfig(sliding_window=4096).to_dict(), page_size=32)
     assert [c.name for c in model.components] == ["tokens", "swa"]
     assert parts(model)["tokens"].coverage == Path()
     assert model.pool_page_bytes() == {"tokens": 1, "swa": 32 * 32 * 8 * 256 * 2}
@@ -114,14 +88,14 @@ def test_mistral_with_a_window_everywhere_stands_on_a_path_of_tokens() -> None:
     assert model.rebuild_tokens == 32 * 4095
 
 
-@pytest.mark.parametrize("draft", [1, LlamaConfig(num_hidden_layers=1).to_dict()])
+@pytest.mark.parametrize("draft", [1, hf.LlamaConfig(num_hidden_layers=1).to_dict()])
 def test_a_draft_needs_a_layer_whose_pages_it_shares(draft: Any) -> None:
     with pytest.raises(ConfigurationError, match="mistral: no layer attends to the whole prefix"):
-        from_hf_config(MistralConfig(sliding_window=4096).to_dict(), draft=draft)
+        from_hf_config(hf.MistralConfig(sliding_window=4096).to_dict(), draft=draft)
 
 
 @pytest.mark.parametrize(
-    "config", [MambaConfig().to_dict() | {"intermediate_size": None}, FalconMambaConfig().to_dict() | {"expand": 16}]
+    "config", [hf.MambaConfig().to_dict() | {"intermediate_size": None}, hf.FalconMambaConfig().to_dict() | {"expand": 16}]
 )
 def test_mamba_alone_stands_on_a_path_of_tokens(config: Any) -> None:
     model = from_hf_config(config, page_size=16)
@@ -132,7 +106,7 @@ def test_mamba_alone_stands_on_a_path_of_tokens(config: Any) -> None:
 
 
 def test_a_path_without_state_takes_no_share_of_a_budget() -> None:
-    model = from_hf_config(MambaConfig().to_dict(), page_size=16)
+    model = from_hf_config(hf.MambaConfig().to_dict(), page_size=16)
     state = model.bytes_per_state()["mamba"]
     pages = model.split_budget(1000 * state, tokens_between_boundaries=4096, running_requests=10)
     assert 980 <= pages["mamba"] <= 1000
@@ -140,14 +114,14 @@ def test_a_path_without_state_takes_no_share_of_a_budget() -> None:
 
 
 def test_qwen3_moe_counts_active_experts() -> None:
-    model = from_hf_config(Qwen3MoeConfig(num_hidden_layers=2, mlp_only_layers=[0]).to_dict())
+    model = from_hf_config(hf.Qwen3MoeConfig(num_hidden_layers=2, mlp_only_layers=[0]).to_dict())
     attention = 2048 * 32 * 64 * 2 + 2 * 2048 * 4 * 64
     routed = 2048 * 128 + 8 * 3 * 2048 * 768
     assert linear_flops(model) == 2 * (2 * attention + 3 * 2048 * 6144 + routed)
 
 
 def test_gpt_oss_alternates_windows() -> None:
-    model = from_hf_config(GptOssConfig().to_dict())
+    model = from_hf_config(hf.GptOssConfig().to_dict())
     per_layer = 8 * (64 + 64) * 2
     assert model.bytes_per_token() == {"full": 18 * per_layer, "swa": 18 * per_layer}
     assert parts(model)["swa"].coverage == Trailing(127)
@@ -157,7 +131,7 @@ def test_gpt_oss_alternates_windows() -> None:
 
 
 def test_gemma3_five_windows_to_one() -> None:
-    config = Gemma3TextConfig(
+    config = hf.Gemma3TextConfig(
         hidden_size=5376,
         intermediate_size=21504,
         num_hidden_layers=62,
@@ -171,25 +145,25 @@ def test_gemma3_five_windows_to_one() -> None:
     assert model.bytes_per_token() == {"full": 10 * per_layer, "swa": 52 * per_layer}
     assert parts(model)["swa"].coverage == Trailing(1023)
     assert model.rebuild_tokens == 52 * 1023
-    wrapped = Gemma3Config(text_config=config)
+    wrapped = hf.Gemma3Config(text_config=config)
     assert from_hf_config(wrapped.to_dict()) == model
 
 
 def test_gemma3_wrapper_leaves_out_what_its_class_defaults_to() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
     published = {"model_type": "gemma3", "text_config": text}
-    assert from_hf_config(published) == from_hf_config(Gemma3Config(text_config=text).to_dict())
+    assert from_hf_config(published) == from_hf_config(hf.Gemma3Config(text_config=text).to_dict())
     assert from_hf_config(published).bytes_per_token()["full"] == 5 * 4 * (256 + 256) * 2
 
 
 def test_bidirectional_gemma3_is_refused() -> None:
-    config = Gemma3TextConfig(use_bidirectional_attention=True)
+    config = hf.Gemma3TextConfig(use_bidirectional_attention=True)
     with pytest.raises(ConfigurationError, match="use_bidirectional_attention"):
         from_hf_config(config.to_dict())
 
 
 def test_mimo_v2_flash_has_wider_keys_and_more_heads_in_windows() -> None:
-    model = from_hf_config(MiMoV2FlashConfig().to_dict())
+    model = from_hf_config(hf.MiMoV2FlashConfig().to_dict())
     assert model.bytes_per_token() == {"full": 9 * 4 * (192 + 128) * 2, "swa": 39 * 8 * (192 + 128) * 2}
     assert parts(model)["swa"].coverage == Trailing(128)
     assert model.rebuild_tokens == 39 * 128
@@ -198,7 +172,7 @@ def test_mimo_v2_flash_has_wider_keys_and_more_heads_in_windows() -> None:
 def test_mimo_v2_flash_published_fields_mean_the_same() -> None:
     kept = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"]
     kept += ["head_dim", "v_head_dim", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "model_type"]
-    config = MiMoV2FlashConfig().to_dict()
+    config = hf.MiMoV2FlashConfig().to_dict()
     published = {key: config[key] for key in kept} | {
         "swa_num_key_value_heads": 8,
         "sliding_window": 128,
@@ -220,7 +194,7 @@ def test_windows_of_several_sizes_are_components_of_their_own() -> None:
 
 
 def test_qwen3_next_states() -> None:
-    model = from_hf_config(Qwen3NextConfig().to_dict())
+    model = from_hf_config(hf.Qwen3NextConfig().to_dict())
     assert model.bytes_per_token() == {"full": 12 * 2 * (256 + 256) * 2}
     conv, recurrent = (2 * 16 * 128 + 32 * 128) * 3 * 2, 32 * 128 * 128 * 4
     assert model.bytes_per_state() == {"mamba": 36 * (conv + recurrent)}
@@ -230,39 +204,39 @@ def test_qwen3_next_states() -> None:
 
 
 def test_state_dtypes_can_be_overridden() -> None:
-    config = Qwen3NextConfig().to_dict()
+    config = hf.Qwen3NextConfig().to_dict()
     half = from_hf_config(config, state_dtype="bfloat16", conv_dtype="float32")
     assert half.bytes_per_state() == {"mamba": 36 * (8192 * 3 * 4 + 32 * 128 * 128 * 2)}
 
 
 def test_save_grid_is_a_multiple_of_page_and_chunk() -> None:
-    config = Qwen3NextConfig().to_dict()
+    config = hf.Qwen3NextConfig().to_dict()
     assert [parts(from_hf_config(config, page_size=p))["mamba"].save_grid_tokens for p in (1, 48, 256)] == [64, 192, 256]
 
 
 def test_qwen3_5_dense_and_moe_wrappers() -> None:
-    dense = from_hf_config(Qwen3_5Config().to_dict())
+    dense = from_hf_config(hf.Qwen3_5Config().to_dict())
     assert dense.bytes_per_token() == {"full": 8 * 4 * (256 + 256) * 2}
     assert dense.bytes_per_state() == {"mamba": 24 * (8192 * 3 * 2 + 32 * 128 * 128 * 4)}
-    moe = from_hf_config(Qwen3_5MoeConfig().to_dict())
+    moe = from_hf_config(hf.Qwen3_5MoeConfig().to_dict())
     assert moe.bytes_per_token() == {"full": 10 * 2 * (256 + 256) * 2}
-    assert from_hf_config(Qwen3_5TextConfig().to_dict(), name="x") == from_hf_config(Qwen3_5Config().to_dict(), name="x")
+    assert from_hf_config(hf.Qwen3_5TextConfig().to_dict(), name="x") == from_hf_config(hf.Qwen3_5Config().to_dict(), name="x")
 
 
 def test_kimi_linear_latents_and_states() -> None:
-    model = from_hf_config(KimiLinearConfig().to_dict())
+    model = from_hf_config(hf.KimiLinearConfig().to_dict())
     assert model.bytes_per_token() == {"full": 6 * (512 + 64) * 2}
     assert model.bytes_per_state() == {"mamba": 21 * (3 * 32 * 128 * 3 * 2 + 32 * 128 * 128 * 4)}
 
 
 def test_kimi_linear_published_schedule_counts_layers_from_one() -> None:
     linear = {"full_attn_layers": [3], "kda_layers": [1, 2], "head_dim": 64, "num_heads": 8, "short_conv_kernel_size": 4}
-    config = KimiLinearConfig(num_hidden_layers=3).to_dict()
+    config = hf.KimiLinearConfig(num_hidden_layers=3).to_dict()
     for name in ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"):
         del config[name]
     model = from_hf_config(config | {"linear_attn_config": linear, "first_k_dense_replace": 1})
     published: dict[str, Any] = {"num_hidden_layers": 3, "linear_attn_config": linear}
-    assert model == from_hf_config(KimiLinearConfig(**published).to_dict())
+    assert model == from_hf_config(hf.KimiLinearConfig(**published).to_dict())
     assert model.bytes_per_token() == {"full": (512 + 64) * 2}
     assert model.bytes_per_state() == {"mamba": 2 * (3 * 8 * 64 * 3 * 2 + 8 * 64 * 64 * 4)}
     with pytest.raises(ConfigurationError, match="linear_attn_config"):
@@ -276,7 +250,7 @@ def test_kimi_linear_published_schedule_counts_layers_from_one() -> None:
 
 def test_nemotron_h_blocks_without_state_count_towards_the_one_before() -> None:
     pattern = {"hybrid_override_pattern": "-M-*E", "layers_block_type": None}
-    config = NemotronHConfig(layers_block_type=["mlp", "mamba", "mlp", "attention", "moe"]).to_dict()
+    config = hf.NemotronHConfig(layers_block_type=["mlp", "mamba", "mlp", "attention", "moe"]).to_dict()
     model = from_hf_config(config)
     assert from_hf_config(config | pattern) == model
     assert model.bytes_per_token() == {"full": 8 * (128 + 128) * 2}
@@ -291,41 +265,41 @@ def test_nemotron_h_blocks_without_state_count_towards_the_one_before() -> None:
 
 
 def test_nemotron_h_ssm_cache_dtype() -> None:
-    config = NemotronHConfig(layers_block_type=["linear_attention", "full_attention"], mamba_ssm_cache_dtype="bfloat16")
+    config = hf.NemotronHConfig(layers_block_type=["linear_attention", "full_attention"], mamba_ssm_cache_dtype="bfloat16")
     assert from_hf_config(config.to_dict()).bytes_per_state() == {"mamba": 10240 * 3 * 2 + 128 * 64 * 128 * 2}
 
 
 def test_bamba() -> None:
-    model = from_hf_config(BambaConfig(attn_layer_indices=[9, 18, 27]).to_dict())
+    model = from_hf_config(hf.BambaConfig(attn_layer_indices=[9, 18, 27]).to_dict())
     assert model.bytes_per_token() == {"full": 3 * 8 * (128 + 128) * 2}
     assert model.bytes_per_state() == {"mamba": 29 * ((8192 + 2 * 256) * 3 * 2 + 128 * 64 * 256 * 4)}
     assert parts(model)["mamba"].save_grid_tokens == 256
 
 
 def test_bamba_without_attention_stands_on_a_path_of_tokens() -> None:
-    assert [c.name for c in from_hf_config(BambaConfig().to_dict()).components] == ["tokens", "mamba"]
+    assert [c.name for c in from_hf_config(hf.BambaConfig().to_dict()).components] == ["tokens", "mamba"]
 
 
 def test_falcon_h1_has_both_in_every_layer() -> None:
-    model = from_hf_config(FalconH1Config().to_dict())
+    model = from_hf_config(hf.FalconH1Config().to_dict())
     assert model.bytes_per_token() == {"full": 32 * 8 * (128 + 128) * 2}
     assert model.bytes_per_state() == {"mamba": 32 * ((1024 + 2 * 256) * 3 * 2 + 1024 * 256 * 4)}
 
 
 def test_jamba_mamba1() -> None:
-    model = from_hf_config(JambaConfig().to_dict(), page_size=16)
+    model = from_hf_config(hf.JambaConfig().to_dict(), page_size=16)
     assert model.bytes_per_token() == {"full": 4 * 8 * (128 + 128) * 2}
     assert model.bytes_per_state() == {"mamba": 28 * (8192 * 3 * 2 + 8192 * 16 * 4)}
     assert parts(model)["mamba"].save_grid_tokens == 16
 
 
 def test_deepseek_v3_is_latent_only() -> None:
-    config = DeepseekV3Config().to_dict() | {"first_k_dense_replace": 3}
+    config = hf.DeepseekV3Config().to_dict() | {"first_k_dense_replace": 3}
     assert from_hf_config(config).bytes_per_token() == {"full": 61 * (512 + 64) * 2}
 
 
 def test_deepseek_v32_index_keys_share_the_latents_pages() -> None:
-    model = from_hf_config(DeepseekV32Config().to_dict())
+    model = from_hf_config(hf.DeepseekV32Config().to_dict())
     assert model.bytes_per_token() == {"full": 61 * (512 + 64) * 2, "indexer": 61 * 132}
     index = parts(model)["indexer"]
     assert (index.shares, index.required, index.coverage) == ("full", True, Path())
@@ -333,10 +307,10 @@ def test_deepseek_v32_index_keys_share_the_latents_pages() -> None:
 
 
 def test_glm_shared_indexers_keep_no_keys() -> None:
-    every = from_hf_config(GlmMoeDsaConfig().to_dict())
+    every = from_hf_config(hf.GlmMoeDsaConfig().to_dict())
     assert every.bytes_per_token() == {"full": 78 * 576 * 2, "indexer": 78 * 132}
     sparse_indexers: dict[str, Any] = {"index_topk_freq": 4}
-    some = GlmMoeDsaConfig(**sparse_indexers).to_dict()
+    some = hf.GlmMoeDsaConfig(**sparse_indexers).to_dict()
     own = some["indexer_types"].count("full")
     assert 0 < own < 78
     assert from_hf_config(some).bytes_per_token()["indexer"] == own * 132
@@ -350,7 +324,7 @@ V4_LAYERS.append("compressed_sparse_attention")
 
 
 def test_deepseek_v4_components() -> None:
-    model = from_hf_config(DeepseekV4Config(layer_types=V4_LAYERS).to_dict())
+    model = from_hf_config(hf.DeepseekV4Config(layer_types=V4_LAYERS).to_dict())
     assert model.page_size == 128
     assert model.bytes_per_token() == {
         "c4": 21 * 512 * 2 / 4,
@@ -371,30 +345,30 @@ def test_deepseek_v4_components() -> None:
 
 
 def test_deepseek_v4_published_ratios_are_the_same_schedule() -> None:
-    config = DeepseekV4Config(layer_types=V4_LAYERS).to_dict()
+    config = hf.DeepseekV4Config(layer_types=V4_LAYERS).to_dict()
     published = {key: value for key, value in config.items() if key not in ("layer_types", "compress_rates")}
     ratios = [0, 0] + [4, 128] * 20 + [4, 0]
     assert from_hf_config(published | {"compress_ratios": ratios}) == from_hf_config(config)
     default = from_hf_config(published)
-    assert default == from_hf_config(DeepseekV4Config().to_dict())
+    assert default == from_hf_config(hf.DeepseekV4Config().to_dict())
 
 
 def test_deepseek_v4_without_one_kind_of_layer() -> None:
     heavy = ["sliding_attention", "heavily_compressed_attention"]
-    model = from_hf_config(DeepseekV4Config(num_hidden_layers=2, layer_types=heavy).to_dict())
+    model = from_hf_config(hf.DeepseekV4Config(num_hidden_layers=2, layer_types=heavy).to_dict())
     assert {c.name: c.shares for c in model.components} == {"c128": None, "swa": None}
     sparse = ["compressed_sparse_attention"] * 2
-    model = from_hf_config(DeepseekV4Config(num_hidden_layers=2, layer_types=sparse).to_dict())
+    model = from_hf_config(hf.DeepseekV4Config(num_hidden_layers=2, layer_types=sparse).to_dict())
     assert (model.page_size, {c.name: c.shares for c in model.components}) == (
         64,
         {"c4": None, "indexer": "c4", "swa": None, "overlap": "swa"},
     )
     with pytest.raises(ConfigurationError, match="'layer_types' has windows only"):
-        from_hf_config(DeepseekV4Config(num_hidden_layers=1, layer_types=["sliding_attention"]).to_dict())
+        from_hf_config(hf.DeepseekV4Config(num_hidden_layers=1, layer_types=["sliding_attention"]).to_dict())
 
 
 def test_deepseek_v4_page_size_and_other_rates() -> None:
-    config = DeepseekV4Config(layer_types=V4_LAYERS).to_dict()
+    config = hf.DeepseekV4Config(layer_types=V4_LAYERS).to_dict()
     with pytest.raises(ConfigurationError, match="page_size 64 is not a multiple of tokens_per_slot 128"):
         from_hf_config(config, page_size=64)
     rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16}
@@ -407,10 +381,10 @@ def test_deepseek_v4_page_size_and_other_rates() -> None:
 @pytest.mark.parametrize(
     ("config", "ranks", "expected"),
     [
-        (LlamaConfig(num_key_value_heads=8), 4, {"full": 32 * 2 * 256 * 2}),
-        (LlamaConfig(num_key_value_heads=8), 16, {"full": 32 * 1 * 256 * 2}),
-        (MiMoV2FlashConfig(), 8, {"full": 9 * 1 * 320 * 2, "swa": 39 * 1 * 320 * 2}),
-        (DeepseekV32Config(), 8, {"full": 61 * 576 * 2, "indexer": 61 * 132}),
+        (hf.LlamaConfig(num_key_value_heads=8), 4, {"full": 32 * 2 * 256 * 2}),
+        (hf.LlamaConfig(num_key_value_heads=8), 16, {"full": 32 * 1 * 256 * 2}),
+        (hf.MiMoV2FlashConfig(), 8, {"full": 9 * 1 * 320 * 2, "swa": 39 * 1 * 320 * 2}),
+        (hf.DeepseekV32Config(), 8, {"full": 61 * 576 * 2, "indexer": 61 * 132}),
     ],
 )
 def test_tensor_parallel_share(config: Any, ranks: Any, expected: Any) -> None:
@@ -418,28 +392,28 @@ def test_tensor_parallel_share(config: Any, ranks: Any, expected: Any) -> None:
 
 
 def test_tensor_parallel_share_of_states() -> None:
-    delta = from_hf_config(Qwen3NextConfig().to_dict(), tensor_parallel=4)
+    delta = from_hf_config(hf.Qwen3NextConfig().to_dict(), tensor_parallel=4)
     assert delta.bytes_per_state() == {"mamba": 36 * ((2 * 4 * 128 + 8 * 128) * 3 * 2 + 8 * 128 * 128 * 4)}
-    config = NemotronHConfig(layers_block_type=["linear_attention", "full_attention"]).to_dict()
+    config = hf.NemotronHConfig(layers_block_type=["linear_attention", "full_attention"]).to_dict()
     groups_replicated = from_hf_config(config, tensor_parallel=16)
     assert groups_replicated.bytes_per_state() == {"mamba": (8 * 64 + 2 * 1 * 128) * 3 * 2 + 8 * 64 * 128 * 4}
-    jamba = from_hf_config(JambaConfig().to_dict(), tensor_parallel=2)
+    jamba = from_hf_config(hf.JambaConfig().to_dict(), tensor_parallel=2)
     assert jamba.bytes_per_state() == {"mamba": 28 * (4096 * 3 * 2 + 4096 * 16 * 4)}
 
 
 def test_flops_do_not_depend_on_ranks() -> None:
-    config = Qwen3NextConfig().to_dict()
+    config = hf.Qwen3NextConfig().to_dict()
     assert linear_flops(from_hf_config(config, tensor_parallel=4)) == linear_flops(from_hf_config(config))
 
 
 @pytest.mark.parametrize(
     ("config", "ranks", "field"),
     [
-        (LlamaConfig(num_attention_heads=32), 3, "num_attention_heads"),
-        (LlamaConfig(num_attention_heads=24, hidden_size=3072, num_key_value_heads=8), 12, "num_key_value_heads"),
-        (Qwen3NextConfig(num_key_value_heads=16, linear_num_key_heads=2), 4, "linear_num_key_heads"),
-        (KimiLinearConfig(linear_num_heads=6), 4, "linear_num_heads"),
-        (FalconH1Config(mamba_n_groups=4, mamba_n_heads=24, mamba_d_ssm=192), 6, "num_attention_heads"),
+        (hf.LlamaConfig(num_attention_heads=32), 3, "num_attention_heads"),
+        (hf.LlamaConfig(num_attention_heads=24, hidden_size=3072, num_key_value_heads=8), 12, "num_key_value_heads"),
+        (hf.Qwen3NextConfig(num_key_value_heads=16, linear_num_key_heads=2), 4, "linear_num_key_heads"),
+        (hf.KimiLinearConfig(linear_num_heads=6), 4, "linear_num_heads"),
+        (hf.FalconH1Config(mamba_n_groups=4, mamba_n_heads=24, mamba_d_ssm=192), 6, "num_attention_heads"),
     ],
 )
 def test_an_indivisible_share_names_the_field(config: Any, ranks: Any, field: Any) -> None:
@@ -448,29 +422,29 @@ def test_an_indivisible_share_names_the_field(config: Any, ranks: Any, field: An
 
 
 def test_draft_layers_look_like_the_models_own() -> None:
-    model = from_hf_config(LlamaConfig(num_key_value_heads=8).to_dict(), draft=1)
+    model = from_hf_config(hf.LlamaConfig(num_key_value_heads=8).to_dict(), draft=1)
     eagle = parts(model)["draft"]
     assert (eagle.shares, eagle.required, eagle.coverage) == ("full", False, Path())
     assert eagle.page_bytes == 64 * 8 * 256 * 2
     assert eagle.flops_per_token == parts(model)["full"].flops_per_token / 32
     assert model.pool_page_bytes() == {"full": 64 * (32 + 1) * 8 * 256 * 2}
-    mtp = from_hf_config(DeepseekV32Config().to_dict(), draft=2)
+    mtp = from_hf_config(hf.DeepseekV32Config().to_dict(), draft=2)
     assert mtp.bytes_per_token()["draft"] == 2 * (576 * 2 + 132)
 
 
 def test_draft_follows_the_window_in_deepseek_v4() -> None:
-    mtp = parts(from_hf_config(DeepseekV4Config(layer_types=V4_LAYERS).to_dict(), draft=1))["draft"]
+    mtp = parts(from_hf_config(hf.DeepseekV4Config(layer_types=V4_LAYERS).to_dict(), draft=1))["draft"]
     assert (mtp.shares, mtp.required, mtp.coverage, mtp.page_bytes) == ("swa", False, Trailing(127), 128 * 512 * 2)
 
 
 def test_draft_from_its_own_config() -> None:
-    eagle = LlamaConfig(num_hidden_layers=1, hidden_size=2880, num_attention_heads=45, num_key_value_heads=5, head_dim=64)
-    model = from_hf_config(GptOssConfig().to_dict(), draft=eagle.to_dict(), page_size=32)
+    eagle = hf.LlamaConfig(num_hidden_layers=1, hidden_size=2880, num_attention_heads=45, num_key_value_heads=5, head_dim=64)
+    model = from_hf_config(hf.GptOssConfig().to_dict(), draft=eagle.to_dict(), page_size=32)
     assert parts(model)["draft"].page_bytes == 32 * 5 * (64 + 64) * 2
-    v4 = from_hf_config(DeepseekV4Config(layer_types=V4_LAYERS).to_dict(), draft=eagle.to_dict())
+    v4 = from_hf_config(hf.DeepseekV4Config(layer_types=V4_LAYERS).to_dict(), draft=eagle.to_dict())
     assert (parts(v4)["draft"].shares, parts(v4)["draft"].coverage) == ("c4", Path())
     with pytest.raises(ConfigurationError, match="only a draft of full attention and windows"):
-        from_hf_config(LlamaConfig().to_dict(), draft=BambaConfig(attn_layer_indices=[1]).to_dict())
+        from_hf_config(hf.LlamaConfig().to_dict(), draft=hf.BambaConfig(attn_layer_indices=[1]).to_dict())
     for wrong in (-1, True):
         with pytest.raises(ConfigurationError, match="draft must be"):
-            from_hf_config(LlamaConfig().to_dict(), draft=wrong)
+            from_hf_config(hf.LlamaConfig().to_dict(), draft=wrong)

@@ -109,8 +109,7 @@ def test_a_key_can_be_sent_to_another_process(copied: bool, bigram: bool) -> Non
 
 
 def test_equal_tokens_in_different_namespaces_never_meet() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     grove.put("abcd", namespace="tenant")
     assert grove.match("abcd").device.length == 4
     assert grove.match("abcd", "tenant").device.length == 4
@@ -119,8 +118,7 @@ def test_equal_tokens_in_different_namespaces_never_meet() -> None:
 
 
 def test_bigrams_and_tokens_never_meet() -> None:
-    grove = Grove([FULL])
-    grove.put("abcde")
+    grove = Grove([FULL]).having("abcde")
     pairs = key("abcde", bigram=True)
     assert grove.tree.match_prefix(pairs).device.length == 0
     grove.tree.insert(pairs, {"full": grove.fresh("full", 2)})

@@ -27,18 +27,14 @@ DRAFT_OF_KV2 = Component(name="draft", coverage=Path(), required=False, shares="
 
 
 def test_a_path_is_evicted_from_its_leaves() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("abcd")
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("ab", "abcd", "abcdef")
     assert grove.evict(1) == {"full": [102]}
     assert grove.evict(2) == {"full": [101, 100]}
     assert grove.tree.node_count == 0
 
 
 def test_eviction_frees_as_many_as_can_be() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     assert grove.evict(0) == {}
     result = grove.tree.evict({"full": 99})
     assert lists(result.freed) == {"full": [100, 101]}
@@ -47,9 +43,7 @@ def test_eviction_frees_as_many_as_can_be() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    grove = Grove([FULL])
-    for text in ("ab", "cd", "ef"):
-        grove.put(text)
+    grove = Grove([FULL]).having("ab", "cd", "ef")
     grove.match("ab")
     grove.match("cd", touch=False)
     assert grove.evict(3) == {"full": [101, 102, 100]}
@@ -82,9 +76,7 @@ def test_stranded_values_go_first() -> None:
 
 
 def test_a_new_leaf_inherits_the_recency_of_its_last_child() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("yz")
+    grove = Grove([FULL]).having("ab", "yz")
     receipt = grove.lock("yz")
     grove.put("abcd")
     assert grove.evict(1) == {"full": [102]}
@@ -93,17 +85,13 @@ def test_a_new_leaf_inherits_the_recency_of_its_last_child() -> None:
 
 
 def test_a_new_leaf_keeps_its_own_recency_if_that_is_later() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("abcd")
-    grove.put("yz")
+    grove = Grove([FULL]).having("ab", "abcd", "yz")
     grove.match("ab")
     assert grove.evict(2) == {"full": [101, 102]}
 
 
 def test_a_new_leaf_inherits_priority() -> None:
-    grove = Grove([FULL], policy="priority")
-    grove.put("ab")
+    grove = Grove([FULL], policy="priority").having("ab")
     grove.put("abcd", priority=5)
     grove.put("yz", priority=1)
     assert grove.evict(1) == {"full": [102]}
@@ -113,10 +101,7 @@ def test_a_new_leaf_inherits_priority() -> None:
 
 
 def test_a_new_leaf_inherits_the_sum_of_hits() -> None:
-    grove = Grove([FULL], policy="lfu")
-    grove.put("ab")
-    grove.put("abcd")
-    grove.put("yz")
+    grove = Grove([FULL], policy="lfu").having("ab", "abcd", "yz")
     for text in ("ab", "abcd", "abcd", "yz", "yz"):
         grove.match(text)
     assert grove.evict(1) == {"full": [101]}
@@ -126,8 +111,7 @@ def test_a_new_leaf_inherits_the_sum_of_hits() -> None:
 
 @pytest.mark.parametrize("needs", [{"nope": 1}, {"draft": 1}, {"full": -1}])
 def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
-    grove = Grove([FULL, DRAFT])
-    grove.put("abcd")
+    grove = Grove([FULL, DRAFT]).having("abcd")
     with pytest.raises(ConfigurationError, match=r"cannot evict|must be 0 or more"):
         grove.tree.evict(needs)
     assert grove.match("abcd").device.length == 4
@@ -135,9 +119,7 @@ def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
 def test_a_leaf_that_is_larger_than_needed_is_cut(ghost_bytes: int) -> None:
-    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes))
-    grove.put("abcdefgh")
-    grove.put("yz")
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes)).having("abcdefgh", "yz")
     grove.lock("yz")
     result = grove.tree.evict({"full": 1}, cut_pages=1)
     assert lists(result.freed) == {"full": [103]}
@@ -150,9 +132,7 @@ def test_a_leaf_that_is_larger_than_needed_is_cut(ghost_bytes: int) -> None:
 
 @pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
 def test_the_front_of_a_cut_leaf_keeps_its_recency(ghost_bytes: int) -> None:
-    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes))
-    grove.put("abcd")
-    grove.put("wxyz")
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes)).having("abcd", "wxyz")
     grove.match("abcd")
     for page in (103, 102, 101, 100):
         assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
@@ -245,8 +225,7 @@ def test_who_branches_off_among_spare_windows_keeps_only_what_it_needs() -> None
 
 
 def test_the_window_at_the_end_of_what_goes_on_is_spare() -> None:
-    grove = Grove([FULL, swa(2)], page_size=1)
-    grove.put("uvwx")
+    grove = Grove([FULL, swa(2)], page_size=1).having("uvwx")
     grove.put("abcd", ends_spare=True)
     assert grove.match("abcd", touch=False).device.length == 4
     assert grove.evict(1, "swa") == {"swa": [202, 203]}
@@ -290,8 +269,7 @@ def test_what_a_match_has_used_is_not_superseded(is_used: bool) -> None:
 
 
 def test_a_window_that_the_later_boundary_shares_stays_recent() -> None:
-    grove = Grove([FULL, swa(8)])
-    grove.put("yzyz")
+    grove = Grove([FULL, swa(8)]).having("yzyz")
     early = grove.put("abcd").boundary
     grove.put("abcdef")
     grove.tree.supersede(early, "swa", 6)
@@ -310,8 +288,7 @@ def test_only_windows_are_superseded() -> None:
 
 
 def test_a_match_before_a_cut_is_made_anew_for_its_misses() -> None:
-    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=1 << 20))
-    grove.put("abcdefgh")
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=1 << 20)).having("abcdefgh")
     key = Key([ord(letter) for letter in "abcdefghyz"])
     found = grove.tree.match_prefix(key, limit=key.length - 1)
     grove.tree.evict({"full": 2}, cut_pages=1)
@@ -340,9 +317,9 @@ class Forgetful:
 
 @pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
 def test_a_custom_policy_is_told_of_a_victim_when_all_of_it_goes(ghost_bytes: int) -> None:
-    grove = Grove([FULL], policy=lambda _: Forgetful(), settings=TreeSettings(ghost_bytes=ghost_bytes))
-    grove.put("abcdefgh")
-    grove.put("uvwxyz")
+    grove = Grove([FULL], policy=lambda _: Forgetful(), settings=TreeSettings(ghost_bytes=ghost_bytes)).having(
+        "abcdefgh", "uvwxyz"
+    )
     grove.match("uvwxyz")
     for page in (103, 102, 101, 100, 106, 105, 104):
         assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}

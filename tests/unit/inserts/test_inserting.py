@@ -13,8 +13,7 @@ from unified_tree import Boundary, InsertError, InvalidKeyError, Key, NodeId, Pa
 
 
 def test_an_insert_says_what_became_of_it() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     result = grove.tree.insert(key("abcdefg"), {"full": np.array([7, 8, 9])})
     assert result.matched_length == 4
     assert result.boundary == grove.match("abcdef").device
@@ -54,8 +53,7 @@ def test_a_window_given_again_extends_a_shorter_one() -> None:
 
 
 def test_pages_must_reach_back_to_what_the_tree_has() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     before = grove.tree.dump()
     with pytest.raises(InsertError, match="begin at token 6, but the tree has the path on device up to 4"):
         grove.tree.insert(key("abcdefgh"), {"full": np.array([9])})
@@ -77,8 +75,7 @@ def test_pages_that_carry_more_replace_those_that_carry_less() -> None:
 
 
 def test_pages_that_carry_less_are_duplicates() -> None:
-    grove = Grove([FULL, DRAFT])
-    grove.put("abcd")
+    grove = Grove([FULL, DRAFT]).having("abcd")
     result = grove.put("abcd", since=0, without=["draft"])
     assert lists(result.duplicates) == {"full": [102, 103]}
     assert grove.pages("abcd", "draft") == [100, 101]
@@ -139,8 +136,7 @@ def test_a_tail_goes_on_after_a_locked_boundary() -> None:
 
 
 def test_a_tail_of_what_is_there_matches_on() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefgh")
+    grove = Grove([FULL]).having("abcdefgh")
     receipt = grove.lock("abcd")
     result = grove.tree.insert(key("abcdefxy").tail(2), {"full": np.array([120, 121, 122])}, after=receipt.boundary)
     receipt.release()
@@ -150,8 +146,7 @@ def test_a_tail_of_what_is_there_matches_on() -> None:
 
 
 def test_a_tail_needs_a_boundary_that_is_there() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefgh")
+    grove = Grove([FULL]).having("abcdefgh")
     grove.put("pqrs", namespace="other")
     tail = key("abcdefghij").tail(4)
     pages = {"full": np.array([120])}
@@ -174,8 +169,7 @@ def test_a_tail_needs_a_boundary_that_is_there() -> None:
 
 
 def test_a_negative_id_in_a_tail_is_refused() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     after = grove.match("abcd").device
     for bad in ([1, -1], [-1, 1]):
         with pytest.raises(InvalidKeyError, match="zero or more"):
@@ -219,8 +213,7 @@ def test_a_bad_page_is_refused(grove: Grove, bad: dict[str, Any], complaint: str
 
 
 def test_the_trees_page_at_another_place_is_refused() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     for pages in ([101, 100], [100, 102, 101]):
         with pytest.raises(PageError, match="already owned"):
             grove.tree.insert(key("abcdef"[: 2 * len(pages)]), {"full": np.array(pages)})

@@ -17,8 +17,7 @@ def sizes(grove: Grove, component: str = "full") -> tuple[int, int]:
 
 
 def test_a_lock_pins_the_path() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("abcdef")
     receipt = grove.lock("abcdef")
     assert sizes(grove) == (3, 0)
     assert grove.evict(3) == {}
@@ -28,8 +27,7 @@ def test_a_lock_pins_the_path() -> None:
 
 
 def test_a_lock_cuts_a_page_range_so_that_sizes_are_exact() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("abcdef")
     grove.lock("abcd")
     assert sizes(grove) == (2, 1)
     assert grove.evict(3) == {"full": [102]}
@@ -37,18 +35,14 @@ def test_a_lock_cuts_a_page_range_so_that_sizes_are_exact() -> None:
 
 
 def test_a_window_start_is_no_reason_to_cut() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcdefgh")
+    grove = Grove([FULL, swa(3)]).having("abcdefgh")
     grove.lock("abcdefgh")
     assert grove.tree.node_count == 1
     assert sizes(grove, "swa") == (2, 0)
 
 
 def test_a_node_counts_one_for_each_locked_child_and_receipt() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
-    grove.put("abcdef")
-    grove.put("abcdxx")
+    grove = Grove([FULL]).having("abcd", "abcdef", "abcdxx")
     receipts = [grove.lock("abcdef"), grove.lock("abcdef"), grove.lock("abcdxx")]
     assert grove.tree.dump().splitlines()[1:] == [
         "  #1 [0, 4) full:2**",
@@ -79,8 +73,7 @@ def test_a_lock_of_some_components_pins_those_and_the_paths_below_them() -> None
 
 @pytest.mark.parametrize(("components", "pinned"), [(None, 2), (["draft"], 2), (["swa"], 0), ([], 0)])
 def test_a_lock_of_some_components_pins_an_optional_path_if_it_is_named(components: list[str] | None, pinned: int) -> None:
-    grove = Grove([FULL, swa(3), OWN_DRAFT])
-    grove.put("abcd")
+    grove = Grove([FULL, swa(3), OWN_DRAFT]).having("abcd")
     receipt = grove.lock("abcd", components=components)
     assert (sizes(grove)[0], sizes(grove, "draft")[0]) == (2, pinned)
     grove.evict(1, "draft")
@@ -94,8 +87,7 @@ def test_a_lock_of_some_components_pins_an_optional_path_if_it_is_named(componen
 
 @pytest.mark.parametrize("again", [lambda grove, receipt: grove.tree.unlock(receipt), lambda _, receipt: receipt.release()])
 def test_a_receipt_is_released_once(again: Callable[[Grove, Receipt], None]) -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     kept, receipt = grove.lock("abcd"), grove.lock("abcd")
     receipt.release()
     with pytest.raises(ReceiptError, match="released before"):
@@ -118,8 +110,7 @@ def test_a_foreign_receipt_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["nope", "mamba", "draft"])
 def test_a_component_that_is_not_held_cannot_be_released(name: str) -> None:
-    grove = Grove([FULL, DRAFT])
-    grove.put("abcd")
+    grove = Grove([FULL, DRAFT]).having("abcd")
     receipt = grove.lock("abcd")
     with pytest.raises(ReceiptError, match="locks no component"):
         receipt.release(name)
@@ -127,8 +118,7 @@ def test_a_component_that_is_not_held_cannot_be_released(name: str) -> None:
 
 
 def test_a_lock_of_a_component_that_does_not_exist_is_refused() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     before = grove.tree.dump()
     with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
         grove.lock("ab", components=["full", "nope"])
@@ -136,8 +126,7 @@ def test_a_lock_of_a_component_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_lock_on_storage_is_refused() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     with pytest.raises(UnifiedTreeError, match=r"(?i)storage"):
         grove.lock("abcd", tier=Tier.STORAGE)
     grove.check()
@@ -179,8 +168,7 @@ def test_nowhere_can_be_locked_and_pins_nothing() -> None:
 
 
 def test_what_is_unlocked_goes_by_its_recency() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
+    grove = Grove([FULL]).having("ab")
     receipt = grove.lock("ab")
     grove.put("cd")
     assert grove.evict(1) == {"full": [101]}
@@ -190,8 +178,7 @@ def test_what_is_unlocked_goes_by_its_recency() -> None:
 
 
 def test_a_lock_moves_to_what_is_there_of_a_boundary_that_is_not_covered() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcd")
+    grove = Grove([FULL, swa(3)]).having("abcd")
     receipt = grove.lock("abcd")
     end = grove.put("abcdefgh").boundary
     grove.tree.evict({"swa": 2})

@@ -30,8 +30,7 @@ from unified_tree.native.chosen import agreement
 
 
 def test_a_match_is_the_longest_prefix_in_whole_pages() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefg")
+    grove = Grove([FULL]).having("abcdefg")
     for text, length in {"abcdefgh": 6, "abcdefx": 6, "abcdex": 4, "abcd": 4, "abc": 2, "a": 0, "": 0, "xbcd": 0}.items():
         match = grove.match(text)
         assert match.device.length == match.reachable.length == match.path_length == length
@@ -63,8 +62,7 @@ def test_a_touch_is_a_match_that_ends_there(used: str, window: int | None) -> No
 
 
 def test_a_boundary_that_is_gone_cannot_be_touched() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     gone = grove.match("abcd").device
     grove.evict(2)
     with pytest.raises(StaleBoundaryError, match="match again"):
@@ -100,8 +98,7 @@ def test_a_missing_window_can_be_rebuilt(tail: str, resumed: int) -> None:
 
 
 def test_a_rebuild_is_no_use_near_a_plain_boundary() -> None:
-    grove = Grove([FULL, swa(3, rebuild_tokens=4)])
-    grove.put("abcd")
+    grove = Grove([FULL, swa(3, rebuild_tokens=4)]).having("abcd")
     grove.put("abcdefgh", window=0)
     match = grove.match("abcdefgh")
     assert match.rebuild == match.device
@@ -152,15 +149,13 @@ def test_a_whole_hit_needs_no_save() -> None:
 
 
 def test_a_window_branches_as_well() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcdefgh")
+    grove = Grove([FULL, swa(3)]).having("abcdefgh")
     assert grove.match("abcdefxx").save_at == (6,)
 
 
 @pytest.mark.parametrize(("text", "save_at"), [("abcdefghxx", (8,)), ("abcdefxxxx", (4,)), ("abxxxxxxxx", ())])
 def test_a_branch_point_lies_on_the_grid_where_states_can_be_saved(text: str, save_at: tuple[int, ...]) -> None:
-    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)])
-    grove.put("abcdefghij")
+    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)]).having("abcdefghij")
     assert grove.match(text).save_at == save_at
 
 
@@ -171,8 +166,7 @@ def test_a_grid_point_behind_the_hit_is_of_no_use() -> None:
 
 
 def test_paths_alone_have_no_branch_points() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefgh")
+    grove = Grove([FULL]).having("abcdefgh")
     assert grove.match("abcdefxx").save_at == ()
 
 

@@ -25,8 +25,7 @@ def test_a_whole_hit_has_no_losses() -> None:
 
 
 def test_what_was_never_seen_is_unknown() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
+    grove = Grove([FULL]).having("abcd")
     explanation = grove.tree.explain(key("abcdefg"))
     assert (explanation.device_length, explanation.known_length) == (4, 4)
     assert losses(explanation) == [("unknown", None, 4, 7)]
@@ -34,9 +33,7 @@ def test_what_was_never_seen_is_unknown() -> None:
 
 
 def test_what_was_deleted_is_unknown() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
-    grove.put("abcdef")
+    grove = Grove([FULL]).having("abcd", "abcdef")
     grove.evict(1)
     assert losses(grove.tree.explain(key("abcdef"))) == [("unknown", None, 4, 6)]
 
@@ -103,16 +100,13 @@ def test_an_eviction_is_told_with_its_pool_and_age() -> None:
 
 
 def test_an_optional_component_loses_nothing() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.put("abcd")
+    grove = Grove([FULL, OWN_DRAFT]).having("abcd")
     grove.evict(2, "draft")
     assert grove.tree.explain(key("abcd")).losses == ()
 
 
 def test_explain_changes_nothing() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("cd")
+    grove = Grove([FULL]).having("ab", "cd")
     grove.tree.explain(key("ab"))
     assert grove.evict(1) == {"full": [100]}, "still the least recently used"
 

@@ -7,9 +7,7 @@ from kinds import DRAFT, FULL, swa
 
 
 def test_page_values_are_divided() -> None:
-    grove = Grove([FULL, DRAFT])
-    grove.put("abcdef")
-    grove.put("abxx")
+    grove = Grove([FULL, DRAFT]).having("abcdef", "abxx")
     assert grove.tree.dump().splitlines() == [
         "namespace ''",
         "  #2 [0, 2) full:1 draft:1",
@@ -21,8 +19,7 @@ def test_page_values_are_divided() -> None:
 
 
 def test_a_suffix_window_gives_the_upper_half_what_exceeds_the_lower() -> None:
-    grove = Grove([FULL, swa(6)])
-    grove.put("abcdefgh")
+    grove = Grove([FULL, swa(6)]).having("abcdefgh")
     grove.put("abcdefxx", window=1)
     assert grove.tree.dump().splitlines() == [
         "namespace ''",
@@ -35,8 +32,7 @@ def test_a_suffix_window_gives_the_upper_half_what_exceeds_the_lower() -> None:
 
 
 def test_hits_inside_a_node_belong_to_the_half_they_ended_in() -> None:
-    grove = Grove([FULL], policy="lfu")
-    grove.put("abcdef")
+    grove = Grove([FULL], policy="lfu").having("abcdef")
     for _ in range(3):
         grove.match("abcdyy")
     grove.put("zz")
@@ -50,9 +46,7 @@ def test_hits_inside_a_node_belong_to_the_half_they_ended_in() -> None:
 
 
 def test_recency_inside_a_node_belongs_to_the_half_it_ended_in() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdef")
-    grove.put("zz")
+    grove = Grove([FULL]).having("abcdef", "zz")
     grove.match("abcd")
     grove.put("abcdxx")
     assert grove.evict(1) == {"full": [102]}, "the lower half was last used when it was made"

@@ -107,9 +107,7 @@ def test_the_same_is_not_copied_twice_at_a_time() -> None:
 
 
 def test_a_host_copy_goes_freely_where_the_device_has_one() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("abcd")
+    grove = Grove([FULL]).having("ab", "abcd")
     grove.backup("abcd")
     result = grove.tree.evict({"full": 1}, HOST)
     assert sum(ids.size for ids in result.freed.values()) == 1
@@ -119,9 +117,7 @@ def test_a_host_copy_goes_freely_where_the_device_has_one() -> None:
 
 
 def test_a_host_copy_under_host_only_nodes_stays() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("abcd")
+    grove = Grove([FULL]).having("ab", "abcd")
     grove.backup("abcd")
     grove.evict(2)
     assert lists(grove.tree.evict({"full": 1}, HOST).freed) == {"full": [103]}, "the leaf, though [ab] is as old"
@@ -132,9 +128,7 @@ def test_a_host_copy_under_host_only_nodes_stays() -> None:
 
 
 def test_pages_in_flight_belong_to_their_transfer() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
-    grove.put("cd")
+    grove = Grove([FULL]).having("ab", "cd")
     first = grove.tree.transfers.backup(grove.match("ab").device, {"full": np.array([5])})
     with pytest.raises(PageError, match="5"):
         grove.tree.transfers.backup(grove.match("cd").device, {"full": np.array([5])})
@@ -146,8 +140,7 @@ def test_pages_in_flight_belong_to_their_transfer() -> None:
 
 
 def test_device_pages_in_flight_cannot_be_inserted() -> None:
-    grove = Grove([FULL])
-    grove.put("ab")
+    grove = Grove([FULL]).having("ab")
     grove.backup("ab")
     grove.evict(1)
     effect = grove.tree.transfers.load(grove.match("ab").reachable, {"full": np.array([5])})
