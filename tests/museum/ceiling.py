@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeAlias
 
-from exhibit import Exhibit, Invalidate, Preempt, Start, Tokens
+from exhibits import Exhibit, Invalidate, Preempt, Start, Tokens
 
 from unified_tree import Path, Point, Trailing
 

@@ -13,8 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from collection import EXHIBITS, HALLS
-from exhibit import Exhibit, Start
+from exhibits import EXHIBITS, HALLS, Exhibit, Start
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "lab" / "museum.md"

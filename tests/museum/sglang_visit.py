@@ -11,8 +11,7 @@ import json
 from array import array
 from typing import Any
 
-from collection import EXHIBITS
-from exhibit import GRID, WINDOW, Exhibit, Finish, Invalidate, Preempt, Start, Step
+from exhibits import EXHIBITS, GRID, WINDOW, Exhibit, Finish, Start, Step
 
 from benches.sglang_pools import ROOMY, STATE_GRID_TOKENS, build
 from benches.sglang_server import SglangServer
@@ -43,11 +42,7 @@ class Server(SglangServer):
 
 def kinds(exhibit: Exhibit) -> str | None:
     """What its core calls the components of an exhibit; None for what it cannot run."""
-    if exhibit.host is not None or any(
-        isinstance(step, Preempt | Invalidate) or step.request.namespace for step in exhibit.script
-    ):
-        return None
-    if any(not component.required and component.shares != "full" for component in exhibit.components):
+    if not exhibit.is_of_an_engine:
         return None
     return KINDS.get(tuple(component.name for component in exhibit.components if component.required))
 

@@ -19,8 +19,7 @@ from typing import Any
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 
 import torch
-from collection import EXHIBITS
-from exhibit import WINDOW, Exhibit, Invalidate, Preempt, Start, Tokens
+from exhibits import EXHIBITS, WINDOW, Exhibit, Start, Tokens
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -124,11 +123,7 @@ class Server:
 
 def can_play(exhibit: Exhibit) -> bool:
     """Whether its kinds, pools and steps are ones that it has."""
-    if exhibit.host is not None or any(
-        isinstance(step, Preempt | Invalidate) or step.request.namespace for step in exhibit.script
-    ):
-        return False
-    if any(not component.required and component.shares != "full" for component in exhibit.components):
+    if not exhibit.is_of_an_engine:
         return False
     required = tuple(component.name for component in exhibit.components if component.required)
     if required == ("full", "mamba"):
