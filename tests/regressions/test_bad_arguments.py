@@ -133,7 +133,7 @@ def figures(cache: PrefixCache, lease: Lease) -> tuple[object, ...]:
     ],
     ids=str,
 )
-def test_nothing_is_published(committing: tuple[PrefixCache, Lease], change: dict[str, Any]) -> None:
+def test_a_commit_with_a_bad_argument_publishes_nothing(committing: tuple[PrefixCache, Lease], change: dict[str, Any]) -> None:
     cache, lease = committing
     arguments: dict[str, Any] = {"tokens": TOKENS, "states": {4: "page", 8: "page"}} | change
     if isinstance(arguments["states"], dict):
@@ -150,7 +150,7 @@ def test_nothing_is_published(committing: tuple[PrefixCache, Lease], change: dic
     assert cache.tree.match_prefix(Key(TOKENS)).device.length == 8
 
 
-def test_names_may_come_from_a_generator(committing: tuple[PrefixCache, Lease]) -> None:
+def test_the_names_that_a_commit_leaves_out_may_come_from_a_generator(committing: tuple[PrefixCache, Lease]) -> None:
     cache, lease = committing
     cache.commit(lease, TOKENS, dict(lease.save_pages), without=(name for name in ["draft"]))  # type: ignore[arg-type]
     assert cache.stats().pools["full"].tree == 6
@@ -158,7 +158,7 @@ def test_names_may_come_from_a_generator(committing: tuple[PrefixCache, Lease]) 
     cache.release(lease)
 
 
-def test_fewer_tokens_than_were_committed(committing: tuple[PrefixCache, Lease]) -> None:
+def test_a_commit_of_fewer_tokens_than_were_committed(committing: tuple[PrefixCache, Lease]) -> None:
     cache, lease = committing
     cache.commit(lease, TOKENS, dict(lease.save_pages))
     before = figures(cache, lease)
@@ -202,7 +202,7 @@ def books(cache: PrefixCache) -> tuple[object, ...]:
     ids=str,
 )
 @pytest.mark.parametrize("tiers", [1, 2])
-def test_bad_arguments_change_nothing(arguments: dict[str, Any], tiers: int) -> None:
+def test_an_acquire_with_a_bad_argument_changes_nothing(arguments: dict[str, Any], tiers: int) -> None:
     if tiers == 2:
         cache = Tiered(KINDS, device=8, counts={"mamba": 4}).cache
     else:
@@ -219,7 +219,7 @@ def test_bad_arguments_change_nothing(arguments: dict[str, Any], tiers: int) -> 
 @pytest.mark.parametrize("call", ["lock", "pages", "pages_with_loads", "lock_present"])
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("is_loading", [False, True])
-def test_an_error_from_within_gives_everything_back(
+def test_an_acquire_that_fails_within_gives_everything_back(
     call: str, after: int, is_loading: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiered = Tiered(KINDS)
@@ -278,7 +278,7 @@ def test_an_allocate_that_fails_for_a_state_gives_everything_back(monkeypatch: p
 
 
 @pytest.mark.parametrize("page_count", [1 << 30, 1 << 40, 1 << 62])
-def test_a_cache_of_that_size(page_count: int) -> None:
+def test_a_cache_of_that_many_pages_takes_little_memory(page_count: int) -> None:
     tracemalloc.start()
     cache = PrefixCache(KINDS, 2, dict.fromkeys(["full", "swa", "mamba"], page_count))
     publish(cache, np.arange(9))

@@ -119,7 +119,7 @@ def test_a_prompt_under_way_is_found_though_another_one_was_published_meanwhile(
 # The name of every namespace that was ever invalidated stayed with the cache, at 160 bytes each.
 
 
-def test_names_do_not_stay() -> None:
+def test_names_of_namespaces_that_ended_do_not_stay() -> None:
     generations = Generations()
     held = generations.current("held")
     counts = generations.count(100)

@@ -46,7 +46,7 @@ def backed_up(*kinds: Component) -> Grove:
     return grove
 
 
-def test_above_a_node_on_host_alone() -> None:
+def test_a_path_above_a_node_on_host_alone_can_go() -> None:
     grove = backed_up()
     grove.evict(1)
     grove.match("abcd")
@@ -55,7 +55,7 @@ def test_above_a_node_on_host_alone() -> None:
     assert grove.evict(1) == {"full": [100]}
 
 
-def test_above_a_node_with_one_path_on_host_alone() -> None:
+def test_a_path_above_a_node_with_one_path_on_host_alone_can_go() -> None:
     grove = backed_up(Component(name="packed", coverage=Path()))
     grove.tree.evict({"full": 1, "packed": 1})
     grove.match("abcd")

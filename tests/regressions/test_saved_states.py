@@ -79,7 +79,7 @@ def truncate_in_a_batch(cache: PrefixCache, lease: Lease, length: int) -> None:
     [(10, 10, 10, 0), (8, 8, 12, 8), (12, 6, 12, 0)],  # in the last the run may be anywhere between 6 and 12 tokens
     ids=["that keeps less than was computed", "between the pages and the run", "in the middle of a run that was not reported"],
 )
-def test_a_preemption(length: int, reported: int, grown: int, resumes: int) -> None:
+def test_a_preemption_publishes_no_state_of_more_tokens(length: int, reported: int, grown: int, resumes: int) -> None:
     cache, lease = decoding(length, reported)
     cache.allocate(lease, grown)
     assert cache.preempt(lease, TOKENS[:8]) == 8
@@ -100,7 +100,9 @@ def test_a_commit_of_less_than_was_computed() -> None:
 
 @pytest.mark.parametrize("takes_back", [PrefixCache.truncate, truncate_in_a_batch])
 @pytest.mark.parametrize("reported", [6, 8, 10])
-def test_a_truncation(takes_back: Callable[[PrefixCache, Lease, int], None], reported: int) -> None:
+def test_a_truncation_publishes_no_state_of_more_tokens(
+    takes_back: Callable[[PrefixCache, Lease, int], None], reported: int
+) -> None:
     """The run may have seen the tokens that are gone, reported or not."""
     cache, lease = decoding(10, reported)
     takes_back(cache, lease, 8)

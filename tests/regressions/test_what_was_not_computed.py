@@ -123,7 +123,7 @@ def test_a_window_that_is_optional() -> None:
 
 
 @pytest.mark.parametrize("preempts", [False, True])
-def test_a_state(preempts: bool) -> None:
+def test_a_state_that_was_left_out(preempts: bool) -> None:
     cache = PrefixCache(SETS["optional mamba"], 2)
     lease = cache.acquire(Key(PROMPT), reserve_tokens=20)
     page = lease.state_page
@@ -138,7 +138,7 @@ def test_a_state(preempts: bool) -> None:
     assert cache.acquire(Key(PROMPT)).state_copies == ()
 
 
-def test_a_preemption() -> None:
+def test_a_preemption_that_leaves_a_draft_out() -> None:
     cache = PrefixCache([FULL, OWN_DRAFT, MAMBA], 2)
     lease = cache.acquire(Key(PROMPT), reserve_tokens=20)
     cache.preempt(lease, 20, without=["draft"])
@@ -257,7 +257,7 @@ def test_the_victim_of_a_full_pool() -> None:
     cache.allocate(first, 12)
 
 
-def test_other_mistakes_are_refused_as_ever() -> None:
+def test_other_mistakes_in_a_preemption_are_refused() -> None:
     cache = PrefixCache(SETS["mamba"], 2)
     with cache.acquire(Key(PROMPT), reserve_tokens=8) as lease:
         cache.commit(lease, 8)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from rank_scenario import SEEDS, scenario_of
 from rank_threads import RankThreads
-from scenario import Scenario
+from scenario import RANK_SEEDS, Scenario, rank_scenario
 from sim_server import SimServer
 from sim_sessions import VERBS
 
@@ -22,12 +21,12 @@ def one_rank(consensus: Consensus, rank: int, scenario: Scenario) -> SimServer:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_do_the_same_whatever_their_stores_answer(ranks: int) -> None:
-    seeds = SEEDS[: 10 if ranks == 2 else 5]
+    seeds = RANK_SEEDS[: 10 if ranks == 2 else 5]
     shapes = [MessageShape(), MessageShape(slots=1, candidates=8, completions=8), MessageShape(slots=3, candidates=16)]
     hits: Counter[int] = Counter()
     told: Counter[str] = Counter()
     for seed in seeds:
-        servers = RankThreads(ranks).run(one_rank, shapes[seed % len(shapes)], scenario=scenario_of(seed))
+        servers = RankThreads(ranks).run(one_rank, shapes[seed % len(shapes)], scenario=rank_scenario(seed))
         for tick, events in enumerate(zip(*(server.history[:-1] for server in servers), strict=True)):
             assert len(set(events)) == 1, f"seed {seed}, event {tick}"
         hits[seed] = servers[0].events["storage_hits"]
@@ -41,4 +40,4 @@ def test_ranks_do_the_same_whatever_their_stores_answer(ranks: int) -> None:
 
 def test_a_lone_rank_with_a_consensus_lives_too() -> None:
     for seed in range(10):
-        SimServer(scenario_of(seed), ranks=LocalConsensus()).run()
+        SimServer(rank_scenario(seed), ranks=LocalConsensus()).run()

@@ -18,9 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from rank_scenario import SEEDS, scenario_of
-from rank_scenario import TICKS as RANK_TICKS
-from scenario import Scenario
+from scenario import RANK_SEEDS, RANK_TICKS, Scenario, rank_scenario
 from sim_server import SimServer
 from waiting import PROGRAM_S
 
@@ -115,14 +113,14 @@ def test_lives_over_a_store_in_files(tmp_path: Path, record_property: Any) -> No
 
 def neighbours(seed: int) -> SimServer:
     """Two deployments over one store that both hit it, and change their weights often, mostly without a name for them."""
-    scenario = scenario_of(seed)
+    scenario = rank_scenario(seed)
     server = SimServer(replace(scenario, neighbour=True, actions=scenario.actions | {"invalidate": 3}))
     server.run()
     return server
 
 
 def test_neighbours_on_one_store_take_nothing_of_each_other(record_property: Any) -> None:
-    seeds = SEEDS[:10]
+    seeds = RANK_SEEDS[:10]
     lives = [neighbours(seed).events for seed in seeds]
     assert sum(life["storage_hits"] > 0 and life["neighbour: storage_hits"] > 0 for life in lives) >= len(seeds) * 2 // 3
     record_property("operations", 2 * RANK_TICKS * len(seeds))
@@ -131,7 +129,7 @@ def test_neighbours_on_one_store_take_nothing_of_each_other(record_property: Any
 def test_neighbours_that_call_their_weights_alike_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unified_tree.controllers.ranks.rank_agreement.uuid4", lambda: UUID(int=0))
     with pytest.raises(AssertionError, match=r"should hold|holds"):
-        _live_beside_one_another(SEEDS[:16])
+        _live_beside_one_another(RANK_SEEDS[:16])
 
 
 def _live_beside_one_another(seeds: list[int]) -> None:

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from rank_scenario import scenario_of
 from rank_workers import die, stop
+from scenario import rank_scenario
 from sim_server import SimServer
 from waiting import PATIENCE_S, wait_until
 
@@ -239,7 +239,7 @@ def simulated_servers(group: Any, rank: int, *, seeds: list[int]) -> list[tuple[
     lives = []
     for seed in seeds:
         consensus = over(group)
-        server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
+        server = SimServer(rank_scenario(seed), rank=rank, ranks=consensus)
         server.run()
         history = hashlib.sha256("\n".join(server.history[:-1]).encode()).hexdigest()
         lives.append((history, server.events["prefetched"], server.events["storage_hits"]))
@@ -249,7 +249,7 @@ def simulated_servers(group: Any, rank: int, *, seeds: list[int]) -> list[tuple[
 def simulated_server_with_a_fault(group: Any, rank: int, *, seed: int, tick: int) -> Plain:
     """A server whose ranks fall apart; whether it was told, and whether closing it closed everything."""
     consensus = over(group)
-    server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
+    server = SimServer(rank_scenario(seed), rank=rank, ranks=consensus)
     told = False
     prompts = 0
     while not told and server.tick < 2 * tick + 40:

@@ -229,7 +229,7 @@ class Bench:
         }
         self._hits = {name: count + self._hits.get(name, 0) for name, count in hits.items()}
         self.cache.drain()
-        self.cache.tree.check()
+        assert not self.cache.tree.check()
         assert self.cache.lease_count == 0
         assert not any(pool.leased for pool in self.cache.stats().pools.values())
         self.cache.close()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_scenario import SEEDS
 from rank_scripts import (
     fault_at_fifth_tick,
     missing_page,
@@ -24,6 +23,7 @@ from rank_scripts import (
     stop_under_watch,
 )
 from rank_workers import Died, RankWorkers
+from scenario import RANK_SEEDS
 from waiting import PROGRAM_S
 
 from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError
@@ -122,7 +122,7 @@ def test_a_rank_that_is_killed(workers: RankWorkers, ranks: int) -> None:
         assert "anew together" in text
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[:4], SEEDS[4:8], SEEDS[8:12]], ids=["first", "second", "third"])
+@pytest.mark.parametrize("seeds", [RANK_SEEDS[:4], RANK_SEEDS[4:8], RANK_SEEDS[8:12]], ids=["first", "second", "third"])
 def test_servers_of_two_processes_hit_their_stores_and_do_the_same(workers: RankWorkers, seeds: list[int]) -> None:
     one, other = workers.run(simulated_servers, 2, seeds=seeds)
     assert one == other
@@ -131,7 +131,7 @@ def test_servers_of_two_processes_hit_their_stores_and_do_the_same(workers: Rank
 
 
 @pytest.mark.parametrize("tick", [3, 20])
-@pytest.mark.parametrize("seed", SEEDS[6:9])
+@pytest.mark.parametrize("seed", RANK_SEEDS[6:9])
 def test_servers_of_two_processes_that_fall_apart_close_everything(workers: RankWorkers, seed: int, tick: int) -> None:
     results = workers.run(simulated_server_with_a_fault, 2, seed=seed, tick=tick)
     assert results == [(True, True, True, "this consensus was closed", 0)] * 2
