@@ -24,10 +24,30 @@ HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "moon
 WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None\ntry: from unified_tree.controllers.{} import {}\nexcept ImportError as error: "
 )
+EXTRAS = ("torch", "prometheus_client", "opentelemetry", "matplotlib", "yaml", "aiohttp", "transformers")
+WITH_A_STAR = (  # which failed where names that need torch were among those that it brings
+    *(package for package in PACKAGES if package != "unified_tree.controllers.tiers"),  # all of whose names need torch
+    *(f"unified_tree.controllers.{name}" for name in (
+        "cache", "doctor", "host", "storage.file", "storage.hf3fs", "storage.mooncake", "storage.redis", "storage.simm",
+        "workbench.sizing",
+    )),
+)  # fmt: skip
+LAZY = {
+    "unified_tree.controllers": ("CacheCollector", "RequestSpans", "TensorTiers", "tensor_tiers"),
+    "unified_tree.controllers.pools": ("DevicePool", "HostPool", "PagePair", "host_pools"),
+    "unified_tree.controllers.ranks": ("DistributedConsensus",),
+    "unified_tree.controllers.testing": ("check_prefix_linker", "windowed_linker_checks"),
+}
+"""Names that need an extra, by package."""
 NAMES_THE_EXTRA = (
     WITHOUT_TORCH + "assert \"need torch: pip install 'unified-tree[tensors]'\" in str(error)\nelse: raise AssertionError"
 )
 IMPORTS = [
+    *(
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from {package} import *\n"
+        "assert len([name for name in globals() if not name.startswith('__')]) > 1, 'it brings names'"
+        for package in WITH_A_STAR
+    ),
     *(f"import sys, {package}; assert not {HEAVY} & set(sys.modules)" for package in PACKAGES),
     "import sys; from unified_tree.controllers.pools import HostLayout, PageMover, formats_of, host_memory_available, "
     "propose_page_counts; assert 'torch' not in sys.modules; from unified_tree.controllers.pools import PagePair; "
@@ -71,7 +91,14 @@ def test_what_is_exported_is_there(name: str) -> None:
         _ = package.nothing_such
 
 
-def test_imports_bring_nothing_heavy_with_them() -> None:
+@pytest.mark.parametrize("name", LAZY)
+def test_what_needs_an_extra_is_imported_by_its_name_and_not_with_a_star(name: str) -> None:
+    package = import_module(name)
+    for lazy in LAZY[name]:
+        assert getattr(package, lazy).__name__ == lazy and lazy not in package.__all__
+
+
+def test_imports_need_no_extra_and_bring_nothing_heavy_with_them() -> None:
     """Each in a process of its own, forked from one that has imported numpy alone."""
     command = [sys.executable, "-c", FORKS]
     done = subprocess.run(command, input=json.dumps(IMPORTS), capture_output=True, text=True, timeout=PROGRAM_S, check=True)
