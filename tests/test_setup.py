@@ -85,6 +85,13 @@ def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def ran(code: str, installed: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """A program over what is installed there."""
+    command = [sys.executable, "-P", *flags, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
+
+
 def test_every_name_of_its_lists_is_a_module(script: ModuleType) -> None:
     names = (*script.COMPILED, *script.INTERPRETED, *script.HOTTEST)
     assert [name for name in names if not list((ROOT / "unified_tree").glob(f"{name}.py"))] == []
@@ -97,14 +104,7 @@ def test_what_is_asked_before_the_build_compiles_nothing(source: Path, tmp_path:
 def test_a_compiler_that_fails_is_named_at_the_first_import(uncompiled: Path) -> None:
     assert not list(uncompiled.rglob("*.so"))
     code = "import unified_tree, importlib; importlib.reload(unified_tree.build); print(unified_tree.is_compiled)"
-    done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", "-c", code],
-        env={**os.environ, "PYTHONPATH": str(uncompiled)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    )
+    done = ran(code, uncompiled, "-W", "error")
     assert done.stdout == "False\n"
     [line] = done.stderr.splitlines()
     assert "could not be compiled when it was installed: false could not compile probe.c" in line
@@ -113,14 +113,8 @@ def test_a_compiler_that_fails_is_named_at_the_first_import(uncompiled: Path) ->
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_command_says_which_build_runs(is_there: bool, uncompiled: Path) -> None:
     pytest.importorskip("click")
-    shown = subprocess.run(
-        [sys.executable, "-P", "-c", "from unified_tree.controllers.cli.commands import app; app(['--version'])"],
-        env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    ).stdout
+    code = "from unified_tree.controllers.cli.commands import app; app(['--version'])"
+    shown = ran(code, uncompiled if is_there else ROOT).stdout
     assert (", interpreted: false could not compile probe.c" in shown) == is_there
     assert is_there or shown.endswith(", interpreted\n")
 
@@ -136,14 +130,7 @@ from unified_tree.controllers import PrefixCache
 for _ in range(2):
     print(PrefixCache([Component(name="full", coverage=Path())], 1, {"full": 1}).stats().is_compiled)
 """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, "PYTHONPATH": str(uncompiled if is_there else ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=True,
-    )
+    done = ran(code, uncompiled if is_there else ROOT)
     lines = [line for line in done.stdout.splitlines() if "installed" not in line]
     assert lines == ["unified_tree: unified_tree runs interpreted", "False", "False"]
 

@@ -1,4 +1,8 @@
-"""Where else a prompt is known or under way, against a model that remembers all prompts of all namespaces."""
+"""Where else a prompt is known or under way, against a model that remembers all prompts of all namespaces.
+
+It sees two bugs that were found by hand. Only one namespace was looked into, the last one with the same first page. And when
+the later of two equal prompts under way left, the earlier one was found no more.
+"""
 
 from __future__ import annotations
 

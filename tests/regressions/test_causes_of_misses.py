@@ -1,4 +1,4 @@
-"""Causes of misses: prompts under way, prompts of other namespaces, and requests that are tried again."""
+"""Causes of misses: prompts under way, namespaces that are gone, and requests that are tried again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds import FULL, MAMBA
-from published import publish
 
 from unified_tree import Key, MissCause
-from unified_tree.controllers import Lease, PrefixCache
+from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.weights.generations import Generations
 from unified_tree.controllers.workbench.runs.row_counters import RowCounters
 from unified_tree.controllers.workbench.traces.workload import Request, Workload
@@ -39,81 +38,6 @@ def test_a_prompt_in_flight_is_found_behind_what_the_tree_knows(committed: int) 
     cache.release(first)
     cache.release(second)
     assert cache.ledger.in_flight.count == 0
-
-
-# The cause `other_namespace` looked into one namespace alone, the last one with the same first page; and when the later of
-# two equal prompts under way left, the earlier one was found no more.
-
-PAGE = 16
-
-
-def text(first: int, count: int) -> list[int]:
-    return list(range(first, first + count))
-
-
-A = text(0, 700)
-
-
-def serve(cache: PrefixCache, tokens: list[int], namespace: str) -> list[tuple[str, int, int, str | None]]:
-    return parts(publish(cache, tokens, namespace))
-
-
-def parts(lease: Lease) -> list[tuple[str, int, int, str | None]]:
-    return [(miss.cause.label, miss.begin, miss.end, miss.detail) for miss in lease.misses if miss.cause.label != "last_token"]
-
-
-def test_the_namespace_that_came_first_is_named_if_it_has_most() -> None:
-    cache = PrefixCache([FULL], PAGE)
-    serve(cache, A, "first")
-    serve(cache, A[:64] + text(5000, 300), "second")
-    assert serve(cache, A, "third")[0] == ("other_namespace", 0, 688, "first")
-
-
-@pytest.mark.parametrize("count", [1, 9, 60])
-def test_the_namespace_that_has_most_is_named_among_many_that_begin_alike(count: int) -> None:
-    """Whichever came last."""
-    cache = PrefixCache([FULL], PAGE)
-    for i in range(count):
-        serve(cache, A[:64] + text(5000 + 1000 * i, 300), f"before {i}")
-    serve(cache, A[:400], "less")
-    serve(cache, A, "most")
-    for i in range(count):
-        serve(cache, A[: 16 * (i % 30 + 1)], f"between {i}")
-        serve(cache, A[:64] + text(90_000 + 1000 * i, 300), f"after {i}")
-    assert serve(cache, A, "asks")[0] == ("other_namespace", 0, 688, "most")
-    assert serve(cache, A[:400] + text(7000, 32), "asks, too")[0][:3] == ("other_namespace", 0, 400)
-
-
-def test_what_a_namespace_adds_behind_what_others_have_is_found() -> None:
-    cache = PrefixCache([FULL], PAGE)
-    for end, namespace in ((160, "first"), (320, "second"), (480, "first"), (640, "second")):
-        serve(cache, A[:end], namespace)
-    assert serve(cache, A, "third")[0] == ("other_namespace", 0, 640, "second")
-
-
-def test_an_earlier_one_of_equal_prompts_under_way_is_found_when_the_later_one_leaves() -> None:
-    cache = PrefixCache([FULL], PAGE)
-    first, second = cache.acquire(Key(A)), cache.acquire(Key(A))
-    assert parts(second)[0] == ("in_flight", 0, 688, None)
-    cache.release(second)
-    third = cache.acquire(Key(A))
-    assert parts(third)[0] == ("in_flight", 0, 688, None)
-    cache.release(first)
-    fourth = cache.acquire(Key(A))
-    assert parts(fourth)[0] == ("in_flight", 0, 688, None)
-    for lease in (third, fourth):
-        cache.release(lease)
-    assert parts(cache.acquire(Key(A)))[0] == ("never_seen", 0, 688, None)
-
-
-def test_a_prompt_under_way_is_found_though_another_one_was_published_meanwhile() -> None:
-    cache = PrefixCache([FULL], PAGE)
-    slow = cache.acquire(Key(A))
-    serve(cache, A[:320] + text(9000, 64), "")
-    last = cache.acquire(Key(A[:640] + text(8000, 64)))
-    assert parts(last)[0] == ("in_flight", 320, 640, None)
-    for lease in (slow, last):
-        cache.release(lease)
 
 
 # The name of every namespace that was ever invalidated stayed with the cache, at 160 bytes each.
@@ -157,9 +81,9 @@ def test_a_lease_knows_that_its_namespace_was_invalidated() -> None:
 
 def test_a_request_that_lost_its_load_is_counted_once() -> None:
     """A request of a replay that is put back while it waits for its load is admitted again: its misses count once."""
-    prompt: dict[str, Any] = {"runs": np.array([0, 3]), "block_tokens": PAGE, "prompt_tokens": 3 * PAGE + 1}
+    prompt: dict[str, Any] = {"runs": np.array([0, 3]), "block_tokens": 4, "prompt_tokens": 13}
     request = Request(index=0, arrival_s=0.0, output_tokens=1, **prompt)
-    cache = PrefixCache([FULL], PAGE, {"full": 64})
+    cache = PrefixCache([FULL], 4, {"full": 64})
     counters = RowCounters(cache, Workload(name="w", requests=(request,), block_count=3))
     for now_s in (0.0, 1.0):
         counters.offered(request)

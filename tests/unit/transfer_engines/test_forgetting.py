@@ -50,11 +50,7 @@ def test_gates_of_a_load_whose_parts_were_forgotten() -> None:
     kinds = [FULL, MAMBA]
     memory = PageMemory(kinds)
     engine = SimulatedEngine(0, VirtualClock(), movers=memory.movers(), remembered=1)
-    server = Tiered(kinds, engine=engine, memory=memory)
-    for text in ("abcd", "abcdefgh", "abcdefghij", "xyzw"):
-        server.serve(text)
-    server.settle()
-    server.forget()
+    server = Tiered(kinds, engine=engine, memory=memory).served("abcd", "abcdefgh", "abcdefghij", "xyzw")
     requests = [server.start(text) for text in ("abcd?", "abcdefgh?", "abcdefghij?", "xyzw?")]
     server.cache.poll()
     first = requests[0].lease
