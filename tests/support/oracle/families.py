@@ -7,12 +7,12 @@ from typing import Any
 from oracle.tiny_model import Family
 
 SMALL = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
-GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
-HEADS = {**GROUPED, "head_dim": 8}
-MOE = {"moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2}
-LONG: Any = {"prompt_tokens": 210, "chunk_tokens": (23, 64, 100)}
+GROUPED: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+HEADS: dict[str, Any] = {**GROUPED, "head_dim": 8}
+MOE: dict[str, Any] = {"moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2}
+LONG: dict[str, Any] = {"prompt_tokens": 210, "chunk_tokens": (23, 64, 100)}
 """For scans whose own chunks are long."""
-DELTA_NET = {
+DELTA_NET: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 32,  # of 8, now and then a key is so short that normalising it makes rounding 1e-3 in f32
@@ -21,7 +21,7 @@ DELTA_NET = {
     "layer_types": ["linear_attention", "linear_attention", "full_attention"],
     "num_hidden_layers": 3,
 }
-MLA = {
+MLA: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "q_lora_rank": 24,
@@ -38,7 +38,7 @@ MLA = {
     "index_head_dim": 8,
     "index_n_heads": 32,  # with few, exact zeros after the ReLU tie at the edge of the top-k
 }
-PLAIN_MLA = {name: value for name, value in MLA.items() if not name.startswith(("index", "first"))}
+PLAIN_MLA: dict[str, Any] = {name: value for name, value in MLA.items() if not name.startswith(("index", "first"))}
 
 
 def _family(
