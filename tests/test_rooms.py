@@ -72,7 +72,6 @@ CIRCLES = (
         "controllers.storage_tier.prefetcher",
         "controllers.storage_tier.storage_controller",
     },
-    {"controllers.adapters.lmcache.daemon_session", "controllers.adapters.lmcache.group_probe"},
 )
 """Modules that refer to each other, for types alone. No other may, and none of these that need not any more."""
 

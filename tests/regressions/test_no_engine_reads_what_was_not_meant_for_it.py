@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
-from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.controllers.adapters.lmcache.lmcache_settings import InProcessSettings, LmcacheSettings
 from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.controllers.storage.redis import RedisSettings
 from unified_tree.terms.errors import ConfigurationError

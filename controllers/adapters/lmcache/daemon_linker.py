@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.controllers.adapters.lmcache.daemon_session import DaemonSession, no_answer
-from unified_tree.controllers.adapters.lmcache.daemon_watch import DaemonWatch
+from unified_tree.controllers.adapters.lmcache.daemon_session import DaemonSession, DaemonWatch, no_answer
 from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span

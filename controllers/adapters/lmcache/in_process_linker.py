@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.lmcache.in_process_engine import InProcessEngine
-from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
+from unified_tree.controllers.adapters.lmcache.lmcache_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings

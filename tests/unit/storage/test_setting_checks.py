@@ -11,8 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 from stored_pages import pool
 
-from unified_tree.controllers.adapters.lmcache.in_process_settings import InProcessSettings
-from unified_tree.controllers.adapters.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.controllers.adapters.lmcache.lmcache_settings import InProcessSettings, LmcacheSettings
 from unified_tree.controllers.storage import FileLimits, MemoryStorage, StorageRegistry
 from unified_tree.controllers.storage.engine_settings import host_and_port, kinds
 from unified_tree.controllers.storage.guarded_storage import CircuitBreaker
