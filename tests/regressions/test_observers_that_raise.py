@@ -24,7 +24,7 @@ from waiting import PATIENCE_S, wait_until
 
 from unified_tree import Key
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache, RequestSpans
-from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
+from unified_tree.controllers.adapters.sglang.observation import MeteredCounters
 from unified_tree.controllers.counters import CacheObserver
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.transfer_engines import NullEngine

@@ -34,21 +34,16 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
-from unified_tree.controllers.adapters.sglang.arrived_windows import free_unwritten
+from unified_tree.controllers.adapters.sglang.answers import FixedAnswers, SessionAnswers, StoreAnswers
 from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, is_in_host_memory
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
-from unified_tree.controllers.adapters.sglang.fixed_answers import FixedAnswers
 from unified_tree.controllers.adapters.sglang.kv_events import KvEvents
-from unified_tree.controllers.adapters.sglang.layer_gate import LayerGate
 from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
-from unified_tree.controllers.adapters.sglang.request_rows import RequestRows
-from unified_tree.controllers.adapters.sglang.running_states import RunningStates
-from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
+from unified_tree.controllers.adapters.sglang.request_rows import RequestRows, RunningStates
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
-from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
-from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, Tiers
+from unified_tree.controllers.adapters.sglang.tiers import HostPoolSize, LayerGate, Tiers
 from unified_tree.controllers.adapters.sglang.waiting_order import depth_first_order
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.lookup.matching import path_boundary
@@ -344,8 +339,27 @@ class UnifiedTreeCache(FixedAnswers, StoreAnswers, SessionAnswers, BasePrefixCac
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Put what a request has, up to its last saved state, into the tree, and let its row refer to the tree's own pages."""
         if self._arrives and self._has_windows:
-            free_unwritten(self, req, up_to)
+            self._free_unwritten(req, up_to)
         self._rows.checkpoint(req, up_to)
+
+    def _free_unwritten(self, req: Any, token_count: int) -> None:
+        """Free a request's windows before those that its next token reads: of a prompt that has just arrived, no others were
+        sent.
+
+        SGLang's decode server reserves one token more of a window than its prefill server sends. Where a page begins in
+        between, the first reserved page of a window is one that nothing was written to.
+        """
+        from sglang.srt.mem_cache.common import free_swa_out_of_window_slots
+
+        free_swa_out_of_window_slots(
+            req,
+            token_count,
+            sliding_window_size=self.sliding_window_size,
+            page_size=self.page_size,
+            req_to_token_pool=self.req_to_token_pool,
+            token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
+            supports_prefix_sharing=False,  # else it keeps a page more
+        )
 
     def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:
         """Free the slots of a row at ascending half-open ranges of its positions, which begin at whole pages."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.inputs.arguments import any_negative
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.adapters.sglang.page_names import PageNames
     from unified_tree.terms.results import InsertResult
 
-    Names: TypeAlias = PageNames | PageNumbers
+    Names: TypeAlias = "PageNames | PageNumbers"
     Numbers: TypeAlias = Any
     """SGLang's numbers of pages or slots, int64: an array in host memory, a tensor in device memory."""
 
@@ -386,3 +385,37 @@ def _grown(array: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     grown = np.full(size, NONE, np.int64)
     grown[: array.size] = array
     return grown
+
+
+class PageNumbers:
+    """As `PageNames`, for an engine whose slot numbers are in host memory: each page's name is its number.
+
+    Attributes:
+        capacity: all names are less than this; it grows.
+
+    >>> import numpy as np
+    >>> from unified_tree.controllers.adapters.sglang.device_pools import PageNumbers
+    >>> names = PageNumbers(100)
+    >>> names.assign(np.array([70, 71])).tolist(), len(names)
+    ([70, 71], 2)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def assign(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The names of pages that the engine has handed out: the same array."""
+        self._count += len(pages)
+        return pages
+
+    def pages(self, names: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The engine's pages of these names: the same array."""
+        return names
+
+    def release(self, names: NDArray[np.int64]) -> None:
+        """The engine has its pages back."""
+        self._count -= len(names)

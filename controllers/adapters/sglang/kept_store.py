@@ -1,7 +1,7 @@
 """The store of a server, over flushes of its cache and changes of the model's weights.
 
 SGLang empties its cache on `POST /flush_cache` and, by default, in each update of weights, and does not say why. The calls that
-update weights say it (`weight_calls`). So the store goes on after a flush, under the name of the same weights. From a change of
+update weights say it (`hooks`). So the store goes on after a flush, under the name of the same weights. From a change of
 the weights to the next flush it is set aside, because what the cache holds until then is of other weights. After that flush it
 goes on under a new name.
 """

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from unified_tree.controllers.adapters.sglang.miss_log import MissLog
-from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
-from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
+from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
+from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.counters.cache_counters import CacheCounters
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED
+from unified_tree.inputs.printable import traceback_of
+from unified_tree.nodes.effect import EffectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.adapters.sglang.metrics import StoreMetrics, WrittenMetrics
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
     from unified_tree.controllers.adapters.sglang.settings import MissSettings
-    from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
-    from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
     from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.inspector.inspected import EngineCache
     from unified_tree.controllers.inspector.inspector import Inspector
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.tree import UnifiedTree
 
+
 logger = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 """Between two times that figures are written: to read those of a store takes some 0.1 ms."""
+CAUSES: Final = 3
+"""How many causes a line of the log names, the largest first."""
 
 
 class Observation:
@@ -92,7 +97,7 @@ class Observation:
     def _new_misses(self, tree: UnifiedTree) -> RequestMisses:
         metrics = None
         if self._collector is not None:
-            from unified_tree.controllers.adapters.sglang.miss_metrics import (
+            from unified_tree.controllers.adapters.sglang.metrics import (
                 MissMetrics,  # SGLang says first where metrics are kept
             )
 
@@ -133,7 +138,7 @@ class Observation:
 
     def _store_metrics(self) -> StoreMetrics:
         if self._store is None:
-            from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
+            from unified_tree.controllers.adapters.sglang.metrics import StoreMetrics
 
             self._store = StoreMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
         return self._store
@@ -161,7 +166,7 @@ class Observation:
         if sessions is None and (tenants is None or not tenants.is_on):
             return
         if self._lives is None:
-            from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
+            from unified_tree.controllers.adapters.sglang.metrics import WrittenMetrics
 
             self._lives = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
         lives = self._lives
@@ -183,3 +188,98 @@ class Observation:
         self.counters.observers.tell("closed")
         for observer in self.counters.observers.all:
             self.counters.observers.remove(observer)
+
+
+class MeteredCounters(CacheCounters):
+    """Counters that also tell SGLang's collector of every copy that ended.
+
+    Args:
+        collector: SGLang's `RadixCacheMetricsCollector`.
+        page_size: tokens a page; a state counts as one, as in SGLang.
+    """
+
+    def __init__(self, collector: Any, page_size: int) -> None:
+        super().__init__()
+        for kind, counters in self.transfers.items():
+            counters.meter = partial(self._meter, collector, page_size, kind)
+
+    def _meter(self, collector: Any, page_size: int, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        try:
+            _count(collector, page_size, kind, pages, size_bytes)
+        except Exception as error:  # of files, which SGLang's processes share their metrics by
+            for counters in self.transfers.values():
+                counters.meter = None
+            logger.error("SGLang's collector raised, and is told of no more copies: %s", traceback_of(error))
+            self.count_drop(OBSERVER_FAILED)
+
+
+def _count(collector: Any, page_size: int, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+    """Tell the collector of a copy, pages by component."""
+    name = "backup" if kind is EffectKind.BACKUP else "load_back"
+    for component, count in pages.items():
+        tokens = count * (1 if component == "mamba" else page_size)
+        getattr(collector, f"increment_{name}_num_tokens")(num_tokens=tokens, pool=SGLANG_POOLS.get(component, component))
+    getattr(collector, f"increment_{name}_num_bytes")(size_bytes)
+
+
+class MissLog:
+    """Writes a line in the log every minute in which something was served: what hit, and why the rest had to be computed.
+
+    A thread of its own writes, so that the last requests before a pause are told, too.
+
+    Args:
+        figures: what was booked so far; called from the thread.
+        interval_s: between two lines.
+    """
+
+    def __init__(self, figures: Callable[[], MissFigures], interval_s: float) -> None:
+        self._figures = figures
+        self._interval_s = interval_s
+        self._told = figures()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="unified_tree misses", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Tell what is untold, and write no more. Idempotent."""
+        if not self._is_over.is_set():
+            self._is_over.set()
+            if self._thread.is_alive():
+                self._thread.join()
+            self.tell()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self._interval_s):
+            self.tell()
+
+    def tell(self) -> None:
+        """Write a line of what was booked since the last one; none if nothing was."""
+        before, now = self._told, self._figures()
+        if now.requests == before.requests:
+            return
+        self._told = now
+        logger.info("%s", told(before, now))
+
+
+def told(before: MissFigures, now: MissFigures) -> str:
+    """What was booked between two moments, as a line.
+
+    >>> from collections import Counter
+    >>> from unified_tree.controllers.adapters.sglang.request_misses import MissFigures
+    >>> told(MissFigures(0, 0, 0, Counter()), MissFigures(2, 1000, 250, Counter({"never seen": 700, "last token": 50})))
+    'unified_tree: 2 requests, 1,000 prompt tokens: 25 % cached; computed: 70 % never seen, 5 % last token'
+    """
+    prompt = now.prompt_tokens - before.prompt_tokens
+    hits = share(now.hit_tokens - before.hit_tokens, prompt)
+    requests = now.requests - before.requests
+    line = f"unified_tree: {requests:,} request{'s'[: requests > 1]}, {prompt:,} prompt tokens: {hits} cached"
+    causes = ", ".join(f"{share(tokens, prompt)} {words}" for words, tokens in (now.misses - before.misses).most_common(CAUSES))
+    return f"{line}; computed: {causes}" if causes else line
+
+
+def share(tokens: int, of_tokens: int) -> str:
+    """A part of something in percent."""
+    return f"{tokens / max(1, of_tokens):.0%}".replace("%", " %")

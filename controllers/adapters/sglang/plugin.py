@@ -4,20 +4,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unified_tree.controllers.adapters.sglang.hooks import (
+    answer_whether_cleared,
+    call_when_idle,
+    end_sessions_alike,
+    keep_drafts,
+    watch_weights,
+)
 from unified_tree.controllers.adapters.sglang.refusals import Served, apart_refusals, division_refusals, flag_refusals
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, Settings
-from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
 from unified_tree.controllers.counters.observers import open_observers
 from unified_tree.controllers.storage_tier.store_settings import weights_version
 from unified_tree.terms.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
 
 TESTED_VERSIONS = ("0.5.23",)
 
@@ -107,59 +110,6 @@ def refuse(reasons: list[str]) -> None:
             f"--radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}. "
             "Leave the flag out to serve this model with SGLang's own cache."
         )
-
-
-def call_when_idle(step: Callable[[], None]) -> None:
-    """Have the scheduler of this process call a function whenever it finds nothing to run, which no cache is told."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", lambda *_: step(), HookType.AFTER)
-    HookRegistry.apply_hooks()
-
-
-def end_sessions_alike(sessions: RequestSessions) -> None:
-    """Have the cache of each of several ranks leave sessions open that SGLang closes for their time-out: it closes them by the
-    clock of each rank, and ranks must evict alike."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    def reap(call: Callable[..., None], *given: Any, **named: Any) -> None:
-        sessions.may_end = False
-        try:
-            call(*given, **named)
-        finally:
-            sessions.may_end = True
-
-    HookRegistry.register("sglang.srt.session.session_controller.SessionController.maybe_reap", reap, HookType.AROUND)
-    HookRegistry.apply_hooks()
-
-
-def answer_whether_cleared() -> None:
-    """Have SGLang answer `POST /hicache/storage-backend/clear` with what `clear_storage_backend` returns, instead of success
-    whatever that is."""
-    from sglang.srt.managers.io_struct import ClearHiCacheReqOutput
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    def cleared(_: Any, scheduler: Any, request: Any) -> Any:
-        del request
-        return ClearHiCacheReqOutput(success=scheduler.tree_cache.clear_storage_backend())
-
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.clear_hicache_storage_wrapped", cleared, HookType.AROUND)
-    HookRegistry.apply_hooks()
-
-
-def keep_drafts() -> None:
-    """Have SGLang go on where a draft has KV beside the model's: it ends the start with another cache than its own then, for
-    want of a host pool. The host tier has one."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
-
-    def registered(register: Callable[..., None], *, tree_cache: Any, draft_plan: Any) -> None:
-        if not isinstance(tree_cache, UnifiedTreeCache):
-            register(tree_cache=tree_cache, draft_plan=draft_plan)
-
-    HookRegistry.register("sglang.srt.mem_cache.kv_cache_builder.maybe_register_hicache_draft", registered, HookType.AROUND)
-    HookRegistry.apply_hooks()
 
 
 def adapter_versions(adapters: Iterable[Any]) -> dict[str, str]:

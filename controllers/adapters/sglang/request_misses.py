@@ -21,7 +21,7 @@ from unified_tree.misses.miss_cause import MissCause
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from unified_tree.controllers.adapters.sglang.miss_metrics import MissMetrics
+    from unified_tree.controllers.adapters.sglang.metrics import MissMetrics
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.misses.causes import Flight, StoreLoss

@@ -6,13 +6,11 @@ waits at a gate for its own. Backups and prefetches run beside; `poll` applies w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.sglang.device_pools import STATE, WINDOW
-from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import last_layer
-from unified_tree.controllers.adapters.sglang.settled_engine import SettledEngine
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover, last_layer
 from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.controllers.transfer_engines.cuda_engine import Lane
-    from unified_tree.controllers.transfer_engines.transfer import TransferEngine
+    from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer, TransferEngine
     from unified_tree.declare.keys import Key
     from unified_tree.declare.page_format import PageFormat
     from unified_tree.misses.causes import StoreLoss
@@ -326,3 +324,95 @@ class Tiers:
                 self.controller.close()
             finally:
                 self._ranks.close()
+
+
+class LayerGate:
+    """Where the layers of a model wait for their pages.
+
+    SGLang calls it a layer transfer counter. Each batch that loads something has a number, and its layers wait for the loads of
+    that batch.
+
+    Attributes:
+        num_layers: of the model; where a whole model is one graph of kernels, SGLang waits for the last.
+        consumer_index: the batch that runs now.
+    """
+
+    REMEMBERED = 8
+
+    def __init__(self, wait_layer: Callable[[Load, int], None], num_layers: int) -> None:
+        self._wait_layer = wait_layer
+        self.num_layers = num_layers
+        self._batches: dict[int, list[Load]] = {}
+        self._last = -1
+        self.consumer_index = -1
+
+    def open(self, loads: list[Load]) -> int:
+        """The number of a batch with these loads; -1 without any."""
+        if not loads:
+            return -1
+        self._last += 1
+        self._batches[self._last] = loads
+        self._batches.pop(self._last - self.REMEMBERED, None)
+        return self._last
+
+    def set_consumer(self, index: int) -> None:
+        """The batch that runs now; -1 for one without loads."""
+        self.consumer_index = index
+
+    def wait_until(self, layer: int) -> None:
+        """Return when the pages of one layer of the running batch are there. Raises TransferError if they will not come."""
+        for load in self._batches.get(self.consumer_index, ()):
+            self._wait_layer(load, layer)
+
+
+class SettledEngine:
+    """Another engine, of which every poll waits for all that was submitted, and has its completions in the order of tickets.
+
+    It serves stages of a pipeline, each of which must see the same copies ended at the same call. Ranks of one stage agree on
+    what has ended, and may wait for one another at any call. A stage must not: it would wait for the next stage in a call that
+    this one makes when the stage has sent on what it computes after its own call. So nothing is agreed on here: copies that
+    were submitted before a call of `poll` have ended when it returns, as each stage waits for its own.
+
+    A copy that fails would leave this stage with another tree than the others have, so `poll` raises TransferError then. A
+    transfer cannot be cancelled, for on one stage that might come too late.
+
+    Args:
+        engine: that copies.
+    """
+
+    def __init__(self, engine: TransferEngine) -> None:
+        self._engine = engine
+        self._is_closed = False
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """See TransferEngine.submit."""
+        self._engine.submit(transfers)
+
+    def poll(self) -> list[Completion]:
+        """The completions of everything that was submitted, by ticket. Blocks; raises TransferError for one that failed."""
+        self._engine.drain()
+        found = sorted(self._engine.poll(), key=lambda completion: completion.ticket)
+        for completion in found if not self._is_closed else ():
+            if completion.error is not None:
+                raise TransferError(f"transfer {completion.ticket}: {completion.error}; the other pipeline stages may have it")
+        return found
+
+    def wait_layer(self, ticket: int, layer_id: int) -> None:
+        """See TransferEngine.wait_layer."""
+        self._engine.wait_layer(ticket, layer_id)
+
+    def cancel(self, ticket: int) -> None:
+        """No effect: the transfer ends as it would."""
+
+    def wait(self, ticket: int) -> None:
+        """See TransferEngine.wait."""
+        self._engine.wait(ticket)
+
+    def drain(self) -> None:
+        """See TransferEngine.drain."""
+        self._engine.drain()
+
+    def close(self) -> None:
+        """See TransferEngine.close."""
+        self._is_closed = True
+        self._engine.close()

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from model_caches import our_cache
     from scheduler_model import Case, Pools
 
-    from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
+    from unified_tree.controllers.adapters.sglang.hooks import watch_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

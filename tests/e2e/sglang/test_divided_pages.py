@@ -33,8 +33,7 @@ with warnings.catch_warnings():
     from scheduler_model import Case
 
     from unified_tree.controllers.adapters.sglang import assembly
-    from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-    from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts
+    from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover, RankParts
     from unified_tree.controllers.pools.format_header import FormatHeader
     from unified_tree.controllers.ranks.rank_agreement import SingleRank
     from unified_tree.declare.page_format import EVERY_SLOT, ContextShard

@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
     from unified_tree import MissCause
-    from unified_tree.controllers.adapters.sglang.miss_log import MissLog
+    from unified_tree.controllers.adapters.sglang.observation import MissLog
     from unified_tree.controllers.adapters.sglang.settings import MissSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -49,15 +49,14 @@ with warnings.catch_warnings():
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
     from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
     from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
-    from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
+    from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover
+    from unified_tree.controllers.adapters.sglang.hooks import answer_whether_cleared
     from unified_tree.controllers.adapters.sglang.kv_events import namespace_parts
-    from unified_tree.controllers.adapters.sglang.layer_gate import LayerGate
-    from unified_tree.controllers.adapters.sglang.plugin import adapter_versions, answer_whether_cleared
+    from unified_tree.controllers.adapters.sglang.plugin import adapter_versions
     from unified_tree.controllers.adapters.sglang.refusals import REFUSED_FLAGS, flag_refusals
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
-    from unified_tree.controllers.adapters.sglang.request_rows import RequestRows
-    from unified_tree.controllers.adapters.sglang.running_states import RunningStates
-    from unified_tree.controllers.adapters.sglang.tiers import LoadLock, Tiers
+    from unified_tree.controllers.adapters.sglang.request_rows import RequestRows, RunningStates
+    from unified_tree.controllers.adapters.sglang.tiers import LayerGate, LoadLock, Tiers
     from unified_tree.controllers.transfer_engines import CpuEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore")

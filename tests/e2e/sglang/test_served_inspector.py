@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
     from unified_tree import MissCause
-    from unified_tree.controllers.adapters.sglang.plugin import call_when_idle
+    from unified_tree.controllers.adapters.sglang.hooks import call_when_idle
     from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
     from unified_tree.controllers.cli.inspect_command import live_summary
     from unified_tree.controllers.doctor import findings

@@ -40,7 +40,7 @@ with warnings.catch_warnings():
 
     from unified_tree import Tier
     from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
-    from unified_tree.controllers.adapters.sglang.plugin import end_sessions_alike
+    from unified_tree.controllers.adapters.sglang.hooks import end_sessions_alike
     from unified_tree.controllers.cache.tenant_settings import tenants_of
     from unified_tree.nodes.order import LEFT
 

@@ -35,9 +35,8 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache import memory_pool
     from sglang.srt.runtime_context import get_parallel
 
-    from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-    from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
-    from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
+    from unified_tree.controllers.adapters.sglang.device_pools import PageNumbers
+    from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover, RankParts, engine_tensors
     from unified_tree.controllers.pools import HostLayout
     from unified_tree.controllers.pools.host_pool import host_pools
     from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard

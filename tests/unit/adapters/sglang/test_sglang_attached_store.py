@@ -13,13 +13,13 @@ from sglang_allocators import SlotAllocator
 
 from unified_tree import Component, Path, UnifiedTree
 from unified_tree.controllers.adapters.sglang import assembly
+from unified_tree.controllers.adapters.sglang.answers import StoreAnswers
 from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
 from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
-from unified_tree.controllers.adapters.sglang.store_answers import StoreAnswers
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 

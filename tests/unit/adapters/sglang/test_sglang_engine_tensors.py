@@ -13,10 +13,15 @@ from sglang_allocators import fake_pool
 
 from unified_tree import Component, ConfigurationError, Path
 from unified_tree.components import Composition
-from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import EngineTensors, RankParts, engine_tensors, last_layer
+from unified_tree.controllers.adapters.sglang.device_pools import PageNumbers
+from unified_tree.controllers.adapters.sglang.engine_tensors import (
+    EngineMover,
+    EngineTensors,
+    RankParts,
+    engine_tensors,
+    last_layer,
+)
 from unified_tree.controllers.adapters.sglang.page_names import PageNames
-from unified_tree.controllers.adapters.sglang.page_numbers import PageNumbers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.declare.page_format import EVERY_SLOT, WHOLE, ContextShard, PageFormat, Part, Shard

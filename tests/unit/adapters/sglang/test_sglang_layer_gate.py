@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unified_tree.controllers.adapters.sglang.layer_gate import LayerGate
+from unified_tree.controllers.adapters.sglang.tiers import LayerGate
 
 
 def test_layers_wait_for_the_loads_of_their_own_batch() -> None:

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from unified_tree import Component, ConfigurationError, Key, MissCause, Path, Point, UnifiedTree
-from unified_tree.controllers.adapters.sglang.miss_log import MissLog, told
-from unified_tree.controllers.adapters.sglang.miss_metrics import MissMetrics
+from unified_tree.controllers.adapters.sglang.metrics import MissMetrics
+from unified_tree.controllers.adapters.sglang.observation import MissLog, told
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings

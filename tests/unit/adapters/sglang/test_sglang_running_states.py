@@ -9,7 +9,7 @@ import pytest
 import torch
 from sglang_allocators import StateAllocator
 
-from unified_tree.controllers.adapters.sglang.running_states import RunningStates
+from unified_tree.controllers.adapters.sglang.request_rows import RunningStates
 
 
 class StatePool:

@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from unified_tree import Component, Key, Path, TenantGroup, Tenants, UnifiedTree
+from unified_tree.controllers.adapters.sglang.answers import SessionAnswers
+from unified_tree.controllers.adapters.sglang.metrics import WrittenMetrics
 from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
 from unified_tree.controllers.adapters.sglang.request_sessions import TURN, RequestSessions
-from unified_tree.controllers.adapters.sglang.session_answers import SessionAnswers
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE, MissSettings, Settings
-from unified_tree.controllers.adapters.sglang.written_metrics import WrittenMetrics
 from unified_tree.controllers.cache.engine_turns import EngineTurns
 from unified_tree.controllers.cache.held_hints import RequestHints
 from unified_tree.controllers.counters.cache_counters import CacheCounters

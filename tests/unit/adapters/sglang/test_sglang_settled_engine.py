@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from unified_tree.controllers.adapters.sglang.settled_engine import SettledEngine
+from unified_tree.controllers.adapters.sglang.tiers import SettledEngine
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.errors import TransferError

@@ -15,10 +15,10 @@ from sglang_tiers import TOKENS, Served
 from watchdog import until
 
 from unified_tree import Key
+from unified_tree.controllers.adapters.sglang.metrics import StoreMetrics
 from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
-from unified_tree.controllers.adapters.sglang.store_metrics import StoreMetrics
 from unified_tree.controllers.cache.metrics import CacheCollector
 
 LABELS = {"tp_rank": "0"}

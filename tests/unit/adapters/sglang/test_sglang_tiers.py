@@ -15,7 +15,7 @@ from watchdog import until
 
 from unified_tree import Key, TransferError
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, WINDOW
-from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.ranks.rank_agreement import MultiRank
 from unified_tree.controllers.transfer_engines.cuda_engine import Lane

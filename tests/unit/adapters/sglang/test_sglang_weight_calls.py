@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unified_tree.controllers.adapters.sglang.weight_calls import watch_weights
+from unified_tree.controllers.adapters.sglang.hooks import watch_weights
 
 TOLD = ("weights_changed", "weights_failed", "weights_update_began", "weights_update_ended", "finish_copies")
 

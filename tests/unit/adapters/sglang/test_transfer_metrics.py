@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unified_tree.controllers.adapters.sglang.transfer_metrics import MeteredCounters
+from unified_tree.controllers.adapters.sglang.observation import MeteredCounters
 from unified_tree.nodes.effect import EffectKind
 
 

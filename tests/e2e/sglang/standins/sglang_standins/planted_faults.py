@@ -27,10 +27,10 @@ def register() -> None:
     planted = os.environ.get(VARIABLE, "")
     if not planted:
         return
-    from unified_tree.controllers.adapters.sglang import engine_mover, layer_gate
+    from unified_tree.controllers.adapters.sglang import engine_tensors, tiers
 
-    mover: Any = engine_mover.EngineMover
-    gate: Any = layer_gate.LayerGate
+    mover: Any = engine_tensors.EngineMover
+    gate: Any = tiers.LayerGate
     if "slow loads" in planted:
         mover.load_layers = _after(pause, mover.load_layers)
     if "no gate" in planted:

@@ -1,14 +1,17 @@
-"""The calls of SGLang's that change the weights of a model which is being served.
+"""Calls of SGLang's that no cache is told of, or that SGLang ends otherwise than this cache needs: they are hooked.
 
-No cache is told of them, so they are hooked. They run in the scheduler, between two steps, on all ranks alike.
+Those that change the weights of a model which is being served run in the scheduler, between two steps, on all ranks alike.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 """SGLang's class with these calls."""
@@ -24,10 +27,60 @@ Call = Callable[[Any, Any], Any]
 """SGLang's method, which takes the manager and a request."""
 
 
-def watch_weights() -> None:
-    """Have the cache of this process told when the weights of its model change."""
+def call_when_idle(step: Callable[[], None]) -> None:
+    """Have the scheduler of this process call a function whenever it finds nothing to run, which no cache is told."""
+    _hook({"sglang.srt.managers.scheduler.Scheduler.on_idle": lambda *_: step()}, kind="AFTER")
+
+
+def end_sessions_alike(sessions: RequestSessions) -> None:
+    """Have the cache of each of several ranks leave sessions open that SGLang closes for their time-out: it closes them by the
+    clock of each rank, and ranks must evict alike."""
+
+    def reap(call: Callable[..., None], *given: Any, **named: Any) -> None:
+        sessions.may_end = False
+        try:
+            call(*given, **named)
+        finally:
+            sessions.may_end = True
+
+    _hook({"sglang.srt.session.session_controller.SessionController.maybe_reap": reap})
+
+
+def answer_whether_cleared() -> None:
+    """Have SGLang answer `POST /hicache/storage-backend/clear` with what `clear_storage_backend` returns, instead of success
+    whatever that is."""
+    from sglang.srt.managers.io_struct import ClearHiCacheReqOutput
+
+    def cleared(_: Any, scheduler: Any, request: Any) -> Any:
+        del request
+        return ClearHiCacheReqOutput(success=scheduler.tree_cache.clear_storage_backend())
+
+    _hook({"sglang.srt.managers.scheduler.Scheduler.clear_hicache_storage_wrapped": cleared})
+
+
+def keep_drafts() -> None:
+    """Have SGLang go on where a draft has KV beside the model's: it ends the start with another cache than its own then, for
+    want of a host pool. The host tier has one."""
+    from unified_tree.controllers.adapters.sglang.backend import UnifiedTreeCache
+
+    def registered(register: Callable[..., None], *, tree_cache: Any, draft_plan: Any) -> None:
+        if not isinstance(tree_cache, UnifiedTreeCache):
+            register(tree_cache=tree_cache, draft_plan=draft_plan)
+
+    _hook({"sglang.srt.mem_cache.kv_cache_builder.maybe_register_hicache_draft": registered})
+
+
+def _hook(hooks: Mapping[str, Callable[..., Any]], *, kind: str = "AROUND") -> None:
+    """Register hooks by the full name of what each is called with, for a kind of SGLang's `HookType`."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    for target, hook in hooks.items():
+        HookRegistry.register(target, hook, getattr(HookType, kind))
+    HookRegistry.apply_hooks()
+
+
+def watch_weights() -> None:
+    """Have the cache of this process told when the weights of its model change."""
     hooks: dict[str, Callable[[Call, Any, Any], Any]] = {
         **{name: _update for name in UPDATES if name not in IN_SESSIONS},
         **dict.fromkeys(IN_SESSIONS, _update_in_session),
@@ -36,9 +89,7 @@ def watch_weights() -> None:
         "release_memory_occupation": _release_memory,
         "check_weights": _check,
     }
-    for name, hook in hooks.items():
-        HookRegistry.register(f"{MANAGER}.{name}", hook, HookType.AROUND)
-    HookRegistry.apply_hooks()
+    _hook({f"{MANAGER}.{name}": hook for name, hook in hooks.items()})
 
 
 def _update(call: Call, manager: Any, request: Any) -> Any:

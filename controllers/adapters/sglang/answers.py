@@ -1,4 +1,6 @@
-"""What SGLang asks of the store behind a cache, and what it tells of the model's weights, by which stored pages are named."""
+"""What SGLang asks of its cache beside matches, locks and slots: of sessions, of the store and of the model's weights, by which
+stored pages are named; and what any cache answers in the same way at every moment.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,121 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL
+from unified_tree.controllers.adapters.sglang.request_sessions import RequestSessions
+from unified_tree.controllers.cache.engine_turns import EngineTurns
 from unified_tree.terms.errors import ConfigurationError, StorageError
+from unified_tree.terms.results import NOWHERE
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree import UnifiedTree
     from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
     from unified_tree.controllers.adapters.sglang.observation import Observation
     from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
     from unified_tree.controllers.adapters.sglang.request_misses import RequestMisses
     from unified_tree.controllers.adapters.sglang.tiers import Tiers
+    from unified_tree.controllers.cache.sessions import Session
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.terms.results import Boundary
+    from unified_tree.tree import UnifiedTree
+
+
+class FixedAnswers:
+    """The answers that need nothing of the cache."""
+
+    disable = False
+    ongoing_write_through = ongoing_load_back = ongoing_prefetch = ongoing_backup = range(0)
+    """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under
+    way, so there is nothing to wait for."""
+    hicache_storage_pass_prefix_keys = False
+
+    def is_root(self, node: Boundary) -> bool:
+        """Whether it is the empty prefix."""
+        return node.length == 0
+
+    def root_node_handle(self, extra_key: str | None = None) -> Boundary:
+        """The boundary of length zero, which is the same in every namespace."""
+        return NOWHERE
+
+    def is_backuped(self, node: Boundary) -> bool:
+        """SGLang asks before a prefetch; ours finds by itself how far the host has a prompt."""
+        return True
+
+    def get_last_hash_value(self, node: Boundary) -> None:
+        """SGLang passes it to `prefetch_from_storage`, which needs none."""
+        return
+
+    def inc_lock_ref(self, node: Boundary) -> Any:
+        """SGLang calls `lock` instead."""
+        raise NotImplementedError("locks are taken by `lock`")
+
+    def dec_lock_ref(self, node: Boundary, params: Any = None) -> Any:
+        """SGLang calls `unlock` instead."""
+        raise NotImplementedError("locks are released by `unlock`")
+
+
+class SessionAnswers:
+    """What SGLang says of sessions, with `--enable-session-radix-cache`.
+
+    Attributes:
+        enable_session_radix_cache: SGLang's flag, which it asks a cache for.
+        has_one_clock: whether no other rank has to decide alike.
+        sessions: those of the requests; None without the flag, unless requests without sessions are to be followed, too.
+    """
+
+    enable_session_radix_cache: bool
+    has_one_clock: bool
+    sessions: RequestSessions | None = None
+    observation: Observation
+    _infers: bool
+    _grid_tokens: int
+
+    def _begin_sessions(self, tree: UnifiedTree, counters: CacheCounters) -> RequestSessions | None:
+        """The sessions of an empty tree; None if they are turned off."""
+        if not (self.enable_session_radix_cache or self._infers):
+            return None
+        turns = EngineTurns(
+            tree,
+            counters,
+            self._grid_tokens,
+            infers=self._infers,
+            prefers=self.enable_session_radix_cache,
+            has_one_clock=self.has_one_clock,
+        )
+        if self.sessions is None:
+            self.sessions = RequestSessions(turns, counters)
+        else:
+            self._end_hints()  # those about the tree before
+            self.sessions.turns = turns
+        self.observation.sessions = self.sessions
+        return self.sessions
+
+    def _poll_hints(self) -> None:
+        """End hints whose time is over."""
+        if self.sessions is not None:
+            self.sessions.turns.hints.poll()
+
+    def _end_hints(self) -> None:
+        """End all hints, each with its outcome, and refuse those that come. Idempotent."""
+        if self.sessions is not None:
+            self.sessions.turns.hints.close()
+
+    def open_radix_session(self, session_id: str) -> Session | None:
+        """`POST /open_session`. Returns what SGLang keeps with the requests of the session that arrive."""
+        return None if self.sessions is None else self.sessions.opened(session_id)
+
+    ensure_session_generation = open_radix_session
+
+    def release_radix_session(self, session_id: str) -> None:
+        """`POST /close_session`: what only this session could go on from is evicted first. No effect for an unknown one."""
+        if self.sessions is not None:
+            self.sessions.ended(session_id)
+
 
 NO_HOST_TIER = "a store needs a host tier: start with --enable-hierarchical-cache"
 
 
 class StoreAnswers:
-    """The answers of a cache with these tiers, which `builder` has built; both are None without a host tier."""
+    """What SGLang asks of the store, and tells of the weights. Tiers and their builder are None without a host tier."""
 
     tree: UnifiedTree
     observation: Observation
