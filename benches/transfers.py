@@ -44,7 +44,7 @@ from unified_tree.components import Composition as ModelComposition
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
-from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
+from unified_tree.controllers.adapters.vllm.messages import PageCopies
 from unified_tree.controllers.pools import (
     ArenaPair,
     BlockArena,

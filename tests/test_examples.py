@@ -14,8 +14,7 @@ from waiting import PROGRAM_S
 
 from unified_tree.controllers.adapters.sglang.settings import VARIABLE
 from unified_tree.controllers.adapters.sglang.settings import Settings as SglangSettings
-from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
-from unified_tree.controllers.adapters.vllm.tested_versions import TESTED_VERSIONS
+from unified_tree.controllers.adapters.vllm.connector_settings import TESTED_VERSIONS, ConnectorSettings
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 import torch
 
-from unified_tree.controllers.adapters.vllm import weight_memory
+from unified_tree.controllers.adapters.vllm import weight_digests
 
 if TYPE_CHECKING:
     from vllm_served_mix import Engine
@@ -34,7 +34,7 @@ def skip_without_sleep() -> None:
 
 
 def memory_on_host(pointer: int, size_bytes: int, _: int) -> torch.Tensor:
-    """Stands for the calls that `weight_memory` makes of a GPU."""
+    """Stands for the calls that `weight_digests` makes of a GPU."""
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=torch.int32)
 
 
@@ -96,7 +96,7 @@ def sleepy_memory() -> Iterator[SleepyMemory]:
     with (
         mock.patch.object(type(current_platform), "is_sleep_mode_available", return_value=True),
         mock.patch.object(connector, "get_mem_allocator_instance", return_value=memory),
-        mock.patch.object(weight_memory, "_words", memory_on_host),
+        mock.patch.object(weight_digests, "_words", memory_on_host),
         mock.patch.object(CPUWorker, "sleep", Worker.sleep),
         mock.patch.object(CPUWorker, "wake_up", Worker.wake_up),
         mock.patch.object(CPUWorker, "sleep_mode_backend", memory),

@@ -1,6 +1,6 @@
 """vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what
 vLLM loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages`,
-`weight_memory` and `worker_side` import torch.
+`weight_digests` and `worker_side` import torch.
 
 The scheduler side (`SchedulerSide`) owns what is known: a `UnifiedTree` over host pages in a `HostIndex`, the free lists,
 eviction, and the locks on what a load reads. A page of the tree is one vLLM block of every KV cache group, and a group is a
@@ -44,12 +44,10 @@ to intersect windows, states and paths itself; the tree returns a length from wh
 """
 
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup, page_counts
-from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
-from unified_tree.controllers.adapters.vllm.host_events import HostEvent, HostEvents
-from unified_tree.controllers.adapters.vllm.host_index import HostIndex
+from unified_tree.controllers.adapters.vllm.connector_settings import TESTED_VERSIONS, ConnectorSettings, require_tested
+from unified_tree.controllers.adapters.vllm.host_index import HostEvent, HostEvents, HostIndex
+from unified_tree.controllers.adapters.vllm.messages import Job, PageCopies, StepPlan, StepReport
 from unified_tree.controllers.adapters.vllm.scheduler_side import EngineRequest, ScheduledRequest, SchedulerSide
-from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
-from unified_tree.controllers.adapters.vllm.tested_versions import TESTED_VERSIONS, require_tested
 
 __all__ = [
     "TESTED_VERSIONS",

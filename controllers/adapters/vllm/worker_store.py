@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.adapters.vllm.store_messages import (
+from unified_tree.controllers.adapters.vllm.messages import (
     Answer,
     LookedUp,
     LookUp,

@@ -10,7 +10,7 @@ import torch
 from unified_tree import Path
 from unified_tree.controllers.adapters.vllm.block_group import BlockGroup
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages, block_words
-from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
+from unified_tree.controllers.adapters.vllm.messages import PageCopies
 
 BLOCKS = 9
 LAYOUTS: dict[str, Callable[[str], torch.Tensor]] = {

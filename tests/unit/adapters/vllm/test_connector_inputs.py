@@ -14,8 +14,8 @@ import pytest
 import torch
 from vllm_engine_model import MODELS, PAGE, EngineModel, Image, Place, Request
 
-from unified_tree.controllers.adapters.vllm.engine_tokens import key_tokens
-from unified_tree.controllers.adapters.vllm.lora_files import LoraFiles
+from unified_tree.controllers.adapters.vllm.engine_request import key_tokens
+from unified_tree.controllers.adapters.vllm.weight_digests import LoraFiles
 
 PLACEHOLDER = 0
 NAMES = ("a cat", "a dog")
@@ -146,7 +146,7 @@ def test_an_adapter_whose_files_go_while_they_are_read_is_left_alone(tmp_path: P
     def gone(*_: object) -> str:
         raise FileNotFoundError("adapter_model.safetensors")
 
-    monkeypatch.setattr("unified_tree.controllers.adapters.vllm.lora_files.weights_version", gone)
+    monkeypatch.setattr("unified_tree.controllers.adapters.vllm.weight_digests.weights_version", gone)
     assert LoraFiles().version(adapter(path)) is None
 
 

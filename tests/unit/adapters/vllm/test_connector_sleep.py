@@ -9,8 +9,8 @@ import pytest
 import torch
 from vllm_engine_model import MODELS, PAGE, EngineModel, Request
 
-from unified_tree.controllers.adapters.vllm import StepReport, weight_memory
-from unified_tree.controllers.adapters.vllm.step_plan import PageCopies
+from unified_tree.controllers.adapters.vllm import StepReport, weight_digests
+from unified_tree.controllers.adapters.vllm.messages import PageCopies
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
 from unified_tree.terms.errors import ConfigurationError
 
@@ -152,13 +152,13 @@ def test_weights_that_changed_are_seen_if_the_workers_are_asked() -> None:
 def test_a_digest_changes_with_every_bit_of_the_weights() -> None:
     words = torch.zeros(3 << 20, dtype=torch.int32)
     handles = {8: SimpleNamespace(tag="weights", handle=(0, 0, 8, 0)), 9: SimpleNamespace(tag="kv_cache", handle=(0, 0, 9, 0))}
-    with mock.patch.object(weight_memory, "_words", lambda pointer, *_: {8: words}[pointer]):
-        digest = weight_memory.weights_digest(SimpleNamespace(pointer_to_data=handles))
+    with mock.patch.object(weight_digests, "_words", lambda pointer, *_: {8: words}[pointer]):
+        digest = weight_digests.weights_digest(SimpleNamespace(pointer_to_data=handles))
         seen = {digest}
         for places in ([0], [1 << 20], [len(words) - 1], [5, 6]):
             words[places] = -(1 << 31)
-            seen.add(weight_memory.weights_digest(SimpleNamespace(pointer_to_data=handles)))
+            seen.add(weight_digests.weights_digest(SimpleNamespace(pointer_to_data=handles)))
             words[places] = 0
         assert len(seen) == 5
-        assert weight_memory.weights_digest(SimpleNamespace(pointer_to_data=handles)) == digest
-    assert weight_memory.weights_digest(SimpleNamespace(pointer_to_data={})) is None
+        assert weight_digests.weights_digest(SimpleNamespace(pointer_to_data=handles)) == digest
+    assert weight_digests.weights_digest(SimpleNamespace(pointer_to_data={})) is None

@@ -15,8 +15,8 @@ from vllm_engine_model import MODELS, PAGE, EngineModel, Request, traffic
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.adapters.vllm import ConnectorSettings, HostIndex, StepReport
+from unified_tree.controllers.adapters.vllm.messages import Answer, ReadPages, WritePages
 from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStore
-from unified_tree.controllers.adapters.vllm.store_messages import Answer, ReadPages, WritePages
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.storage import KeyChain
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
