@@ -168,8 +168,12 @@ class Served:
             for parts in each.by_part.values():
                 yield from ((tensor, pages) for tensor in parts)
 
-    def bytes_of(self, boundary: Boundary) -> list[torch.Tensor]:
-        return [tensor[pages].clone() for tensor, pages in self.contents(boundary)]
+    def prompt_bytes(self) -> list[torch.Tensor]:
+        """What the pages of the prompt hold on device."""
+        return [tensor[pages].clone() for tensor, pages in self.contents(self.tree.match_prefix(Key(TOKENS)).device)]
+
+    def check_bytes(self, wanted: list[torch.Tensor]) -> None:
+        assert all(torch.equal(a, b) for a, b in zip(self.prompt_bytes(), wanted, strict=True))
 
     def forget(self) -> None:
         """Evict all from device, and spoil what was there."""
@@ -188,6 +192,19 @@ class Served:
             return None
         lock = self.tiers.lock_of(load.boundary)
         assert self.tiers.lock_of(load.boundary) is None, "a load has one request"
+        return lock
+
+    def begun(self) -> LoadLock:
+        """The lock of a load of the prompt, for which there is room."""
+        lock = self.begin()
+        assert lock is not None
+        return lock
+
+    def loaded(self) -> LoadLock:
+        """As `begun`, when the load is over."""
+        lock = self.begun()
+        self.tiers.start_batch()
+        lock.wait()
         return lock
 
     def polled(self) -> Tiers:

@@ -15,7 +15,6 @@ pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
 from unified_tree.components.models import MODEL_FACTS
-from unified_tree.controllers.adapters.sglang.refusals import Served
 from unified_tree.controllers.cli.commands import app
 from unified_tree.controllers.cli.model_check import ModelCheck
 
@@ -140,24 +139,6 @@ def test_bad_input_ends_in_one_line(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: ") and "unheard_of" in result.stderr
     result = check(tmp_path, LLAMA, "--host-gib", 1)
     assert result.exit_code == 2 and "--device-gib" in result.stderr
-
-
-def test_every_reason_can_be_given_alone() -> None:
-    assert Served().refusals() == []
-    given = (
-        Served(allocator="OtherAllocator"),
-        Served(has_full_attention=False),
-        Served(windows_by_request=True),
-        Served(has_bounded_replay=True),
-        Served(other_state=("c4",)),
-        Served(has_int8_checkpoints=True),
-        Served(has_replay_ssm=True),
-        Served(has_states=True, is_eagle=True),
-        Served(has_states=True, page_size=16),
-    )
-    reasons = [served.refusals() for served in given]
-    assert all(len(found) == 1 for found in reasons)
-    assert len({found[0] for found in reasons}) == len(given)
 
 
 def test_neither_sglang_nor_torch_is_imported() -> None:

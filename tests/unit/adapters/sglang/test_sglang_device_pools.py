@@ -10,9 +10,10 @@ import pytest
 import torch
 from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
 
-from unified_tree import Component, Key, OutOfPagesError, Path, Point, Trailing, UnifiedTree
+from unified_tree import Component, Key, OutOfPagesError, PageError, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
+from unified_tree.controllers.adapters.sglang.page_names import FIRST_CAPACITY, PageNames
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.terms.results import NOWHERE, Boundary
 
@@ -200,3 +201,31 @@ def test_pages_are_reserved_in_all_pools_or_in_none() -> None:
     device.reserve({FULL: 2, STATE: 1})
     assert device.allocators[FULL].free_pages >= 2
     assert tree.match_prefix(Key([1, 2, 3, 4, 5, 6])).device == NOWHERE
+
+
+def test_names_stand_for_their_pages_however_many_there_are() -> None:
+    rng, names, most = random.Random(0), PageNames(torch.device("cpu")), 0
+    known: dict[int, int] = {}
+    for _ in range(40):
+        pages = torch.tensor([rng.randrange(1 << 40) for _ in range(rng.randrange(FIRST_CAPACITY))], dtype=torch.int64)
+        given = names.assign(pages)
+        known |= dict(zip(given.tolist(), pages.tolist(), strict=True))
+        most = max(most, int(given.max(initial=0)))
+        if rng.random() < 0.4 and known:
+            gone = rng.sample(sorted(known), len(known) // 2)
+            names.release(np.array(gone, np.int64))
+            known = {name: page for name, page in known.items() if name not in set(gone)}
+        asked = np.array(sorted(known), np.int64)
+        asked.flags.writeable = False  # as the tree's own arrays
+        assert names.pages(asked).tolist() == [known[name] for name in asked.tolist()]
+        assert len(names) == len(known)
+    assert most > FIRST_CAPACITY
+
+
+def test_a_name_that_is_not_in_use_is_not_released() -> None:
+    names = PageNames(torch.device("cpu"))
+    given = names.assign(torch.tensor([5, 6]))
+    names.release(given[:1])
+    with pytest.raises(PageError, match="released twice"):
+        names.release(given)
+    assert len(names) == 1

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from sglang_tiers import KINDS, TOKENS, Served
 
 from unified_tree import Key
@@ -22,17 +21,13 @@ def closed(served: Served) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_goes_on_after_flushes(kind: str, tmp_path: Path) -> None:
     served = Served(kind, tmp_path).stored()
-    wanted = served.bytes_of(served.tree.match_prefix(Key(TOKENS)).device)
+    wanted = served.prompt_bytes()
     for _ in range(3):
         served = served.flushed()
         assert served.tree.match_prefix(Key(TOKENS)).reachable.length == 0
         assert served.found() == len(TOKENS)
-        lock = served.begin()
-        assert lock is not None
-        served.tiers.start_batch()
-        lock.wait()
-        found = served.bytes_of(served.tree.match_prefix(Key(TOKENS)).device)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        lock = served.loaded()
+        served.check_bytes(wanted)
         lock.release()
         served.check_nothing_is_lost()
     closed(served)

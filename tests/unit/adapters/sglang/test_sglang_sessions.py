@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from unified_tree import Component, Key, Path, TenantGroup, Tenants, UnifiedTree
+from unified_tree import Component, Path, TenantGroup, Tenants, UnifiedTree
 from unified_tree.controllers.adapters.sglang.answers import SessionAnswers
 from unified_tree.controllers.adapters.sglang.metrics import WrittenMetrics
 from unified_tree.controllers.adapters.sglang.observation import Observation
@@ -248,21 +248,6 @@ def test_the_last_figures_tell_of_hints_that_ended_with_the_engine(monkeypatch: 
     assert len(told) == 1 and "unified_tree_hints_total" not in told[0]
     observation.close()
     assert told[1]["unified_tree_hints_total"] == 1
-
-
-def test_hints_of_an_engine_count_for_the_tenant_of_the_text() -> None:
-    counters, tenants = CacheCounters(), Tenants(groups=(TenantGroup(name="gold", namespaces=("acme",)),))
-    tree = UnifiedTree([Component(name="full", coverage=Path())], 1, tenants=tenants)
-    turns, given = EngineTurns(tree, counters), RequestHints(retain=True)
-    for first, name, namespace in ((0, "one", "acme"), (3, "two", "else")):
-        turn = turns.begin(turns.sessions.open(name), given, 0, 3)
-        turns.inserting(turn)
-        at = tree.insert(Key([1, 2, 3], namespace), {"full": np.arange(3) + first}).boundary
-        turns.inserting(None)
-        turns.ended(turn, at, is_over=True)
-    turns.sessions.end("one")
-    turns.sessions.end("two")
-    assert counters.tenant_hints == {1: {("retain", "vain"): 1}, 0: {("retain", "vain"): 1}}
 
 
 def test_metrics_tell_of_sessions_and_tenants() -> None:

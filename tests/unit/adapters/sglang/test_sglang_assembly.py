@@ -1,4 +1,4 @@
-"""Stores that are attached and detached while a server runs, over plain tensors."""
+"""What a host tier is put together of: lanes, stages, and stores that are attached and detached while a server runs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 import sglang_pools as kv
+import torch
+from fake_lanes import FakeDevice
 from sglang_allocators import SlotAllocator
 
-from unified_tree import Component, Path, UnifiedTree
+from unified_tree import Component, ConfigurationError, Path, UnifiedTree
 from unified_tree.controllers.adapters.sglang import assembly
 from unified_tree.controllers.adapters.sglang.answers import StoreAnswers
-from unified_tree.controllers.adapters.sglang.assembly import TierBuilder
+from unified_tree.controllers.adapters.sglang.assembly import TierBuilder, copy_lanes, least_of_all, over_stages
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, DevicePools
 from unified_tree.controllers.adapters.sglang.device_tier import DeviceTier
 from unified_tree.controllers.adapters.sglang.observation import Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
+from unified_tree.controllers.adapters.sglang.tiers import stream_engine
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
+from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
+from unified_tree.declare.page_format import PageFormat, Part
 
 SIZE, PAGES = 2, 8
 STORE = {"engine": "file", "capacity_bytes": 1 << 22}
@@ -177,3 +182,79 @@ def test_a_rank_that_cannot_open_keeps_all_from_it(tmp_path: FilePath, monkeypat
     monkeypatch.undo()
     assert cache.attach(store(tmp_path))[0]
     cache.close()
+
+
+def tensors(device: str) -> Any:
+    return {"full": SimpleNamespace(device=torch.device(device))}
+
+
+def test_a_gpu_is_refused_unless_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=SimpleNamespace(forward_stream="the model's")))
+    assert copy_lanes(context, tensors("cpu"), Settings()) is None
+    with pytest.raises(ConfigurationError, match=r'"allow_unproven_gpu": true.* or leave --enable-hierarchical-cache out'):
+        copy_lanes(context, tensors("cuda"), Settings())
+    made: list[Any] = []
+    monkeypatch.setattr(
+        "unified_tree.controllers.transfer_engines.cuda_lane.cuda_lanes", lambda device, fences: made.append((device, fences))
+    )
+    copy_lanes(context, tensors("cuda:1"), Settings(allow_unproven_gpu=True))
+    assert made == [(torch.device("cuda:1"), ["the model's"])]
+
+
+@pytest.mark.parametrize(
+    ("page_size", "layers", "window_steps", "chunk_blocks"),
+    [(1, 80, 2, 1 << 16), (64, 80, 2, CHUNK_BLOCKS), (64, 2, 100, CHUNK_BLOCKS), (16, 36, 5, 1 << 12)],
+)
+def test_steps_move_as_much_for_any_page_size(page_size: int, layers: int, window_steps: int, chunk_blocks: int) -> None:
+    heads = (Part("k", "bfloat16", (8, 128)), Part("v", "bfloat16", (8, 128)))
+    kept = PageFormat(component="full", layer_ids=tuple(range(layers)), parts=heads, slots_per_page=page_size)
+    mover: Any = SimpleNamespace(layer_ids=kept.layer_ids)
+    engine = stream_engine({"full": mover}, {"full": kept}, FakeDevice().lanes)
+    assert engine._window_steps == window_steps
+    assert engine._schedule._chunk_blocks == {"full": chunk_blocks}
+
+
+class Ranks:
+    """A process group: the numbers of its ranks."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def size(self) -> int:
+        return len(self.numbers)
+
+
+@pytest.mark.parametrize("own", range(8))
+def test_a_group_over_stages_has_the_peers_of_each(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stages of four ranks, of which two neighbours serve the same requests."""
+    stage, place = divmod(own, 4)
+    first = place // 2 * 2
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: own)
+    monkeypatch.setattr("torch.distributed.get_process_group_ranks", lambda group: list(group.numbers))
+    monkeypatch.setattr("torch.distributed.new_group", lambda ranks, **_: Ranks(*ranks))
+    peers, stages = Ranks(4 * stage + first, 4 * stage + first + 1), Ranks(place, 4 + place)
+    found: Any = over_stages(peers, stages)  # type: ignore[arg-type]
+    assert found.numbers == (first, first + 1, 4 + first, 5 + first)
+
+
+def gathered(monkeypatch: pytest.MonkeyPatch, other: dict[str, int]) -> None:
+    """Another rank counts so many pages."""
+
+    def gather(found: list[Any], mine: dict[str, int], group: Ranks) -> None:
+        assert group.size() == 2
+        found[:] = [mine, other]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+
+
+def test_all_stages_have_as_many_host_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered(monkeypatch, {"full": 90, "swa": 50})
+    group: Any = Ranks(0, 1)
+    assert least_of_all(group, {"full": 100, "swa": 40}) == {"full": 90, "swa": 40}
+
+
+def test_stages_of_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered(monkeypatch, {"full": 90, "draft": 90})
+    group: Any = Ranks(0, 1)
+    with pytest.raises(ConfigurationError, match="layers of the same kinds in each pipeline stage"):
+        least_of_all(group, {"full": 100})

@@ -1,4 +1,4 @@
-"""What a store has done, among SGLang's metrics."""
+"""What a store has done, and the copies between device and host, among SGLang's metrics."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import logging
 import struct
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
-from sglang_tiers import TOKENS, Served
-from watchdog import until
+from sglang_tiers import Served
 
-from unified_tree import Key
 from unified_tree.controllers.adapters.sglang.metrics import StoreMetrics
-from unified_tree.controllers.adapters.sglang.observation import Observation
+from unified_tree.controllers.adapters.sglang.observation import MeteredCounters, Observation
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
 from unified_tree.controllers.cache.metrics import CacheCollector
+from unified_tree.nodes.effect import EffectKind
 
 LABELS = {"tp_rank": "0"}
 PAGE = struct.pack("<2f", 1.0, 2.0)
@@ -50,20 +50,13 @@ def spoil(files: Path) -> None:
             file.write_bytes(content.replace(PAGE, bytes(len(PAGE))))
 
 
-def prefetched(served: Served, request: str) -> int:
-    served.tiers.prefetch(request, Key([*TOKENS, 0]))
-    until(lambda: served.polled().is_prefetched(request), "the prefetch ends")
-    return served.tiers.end_prefetch(request)
-
-
 def test_all_that_a_scrape_of_a_prefix_cache_counts_of_a_store_is_counted(tmp_path: Path) -> None:
     registry, served = CollectorRegistry(), Served("full", tmp_path)
     metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
     storage = served.tiers.storage
     assert storage is not None
     for _ in range(2):
-        served.publish()
-        until(lambda: not served.polled().is_busy, "the store has it")
+        served.stored()
         served.tiers.counters.count_drop("a reason")
         metrics.tell(served.tiers.counters.drops, storage.stats())
     expected = CollectorRegistry()
@@ -78,15 +71,12 @@ def test_all_that_a_scrape_of_a_prefix_cache_counts_of_a_store_is_counted(tmp_pa
 
 
 def test_corrupt_pages_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = Served("full", tmp_path)
-    first.publish()
-    until(lambda: not first.polled().is_busy, "the store has it")
-    first.tiers.close()
+    Served("full", tmp_path).stored().tiers.close()
     spoil(tmp_path)
     registry, served = CollectorRegistry(), Served("full", tmp_path)
     metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
     with caplog.at_level(logging.WARNING):
-        assert prefetched(served, "request") == 0
+        assert served.found() == 0
     assert served.tiers.storage is not None
     metrics.tell(served.tiers.counters.drops, served.tiers.storage.stats())
     assert samples(registry)['unified_tree_storage_quarantined_total{pool="full",tp_rank="0"}'] > 0
@@ -139,3 +129,39 @@ def told_into(told: list[object]) -> object:
         self._next_s = self._clock() + self._interval_s
 
     return tell
+
+
+class Collector:
+    """Notes each call, by SGLang's names."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def increment_backup_num_tokens(self, num_tokens: int, pool: str) -> None:
+        self.calls.append((f"backup {pool}", num_tokens))
+
+    def increment_backup_num_bytes(self, num_bytes: int) -> None:
+        self.calls.append(("backup bytes", num_bytes))
+
+    def increment_load_back_num_tokens(self, num_tokens: int, pool: str) -> None:
+        self.calls.append((f"load_back {pool}", num_tokens))
+
+    def increment_load_back_num_bytes(self, num_bytes: int) -> None:
+        self.calls.append(("load_back bytes", num_bytes))
+
+
+def test_each_ended_copy_is_counted_by_pool() -> None:
+    collector = Collector()
+    counters = MeteredCounters(collector, 16)
+    counters.transfers[EffectKind.BACKUP].add({"full": 3, "mamba": 1}, 500, 0.01)
+    counters.transfers[EffectKind.LOAD].add({"full": 2, "swa": 1}, 300, 0.02)
+    assert collector.calls == [
+        ("backup kv", 48),
+        ("backup mamba", 1),
+        ("backup bytes", 500),
+        ("load_back kv", 32),
+        ("load_back swa", 16),
+        ("load_back bytes", 300),
+    ]
+    assert counters.transfers[EffectKind.BACKUP].pages == 4
+    assert counters.transfers[EffectKind.LOAD].size_bytes == 300
