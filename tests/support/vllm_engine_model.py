@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path as FilePath
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from unified_tree.declare.page_format import Shard
 from unified_tree.declare.tenants import Tenants
 
 PAGE = 4
+PROMPT = [number * 7 % 3 for number in range(6 * PAGE + 1)]
 GARBAGE = -1
 PREFETCH = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, room_pages=1, max_host_share=1.0)
 PATH = BlockGroup(index=0, coverage=Path(), layer_names=("full",), block_bytes=PAGE * 8)
@@ -61,6 +63,16 @@ def staged(group: BlockGroup, names: Sequence[str]) -> BlockGroup:
     held = tuple(name for name in group.layer_names if name in names)
     size = group.block_bytes // len(group.layer_names) * len(held)
     return replace(group, layer_names=held or (NO_LAYER,), block_bytes=size or NO_LAYER_BYTES)
+
+
+def prompt(first: int = 0, length: int = 5 * PAGE + 1) -> list[int]:
+    """Tokens that count from `first` on."""
+    return list(range(first, first + length))
+
+
+def files(path: FilePath) -> StoreSettings:
+    """A store of files, which up to four workers share."""
+    return StoreSettings.of({"engine": "file", "directory": str(path), "capacity_bytes": 1 << 25, "shares": 4})
 
 
 def content(layer: str, namespace: str, inputs: Sequence[Hashable]) -> int:
@@ -234,6 +246,13 @@ class EngineModel:
         self.side.begin(request, request.namespace, session=request.session, given=request.given)
         self.prompts[request.request_id] = request.num_tokens
         self.admit(request)
+
+    def serve(self, tokens: Sequence[int], namespace: str = "", output_tokens: int = 1) -> int:
+        """Serve a prompt to its end, with nothing beside it; how many of its tokens were a hit."""
+        before = self.hit_tokens
+        self.add(Request(f"r{len(self.asked)}", namespace, list(tokens), output_tokens))
+        self.settle()
+        return self.hit_tokens - before
 
     def admit(self, request: Request) -> None:
         """Ask for a hit, and begin to load it; ask again with the next step while the store fetches."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from vllm_engine_model import PAGE, EngineModel, Request
+from vllm_engine_model import PAGE, EngineModel, prompt
 from waiting import PATIENCE_S, told
 
 from unified_tree import ConfigurationError
@@ -28,10 +28,6 @@ class Served:
         assert self.engine.side.page is not None
         self.url = self.engine.side.page
 
-    def serve(self, tokens: list[int], namespace: str = "") -> None:
-        self.engine.add(Request(f"r{len(self.engine.asked)}", namespace, tokens.copy(), 1))
-        self.engine.settle()
-
     def ask(self, name: str) -> Any:
         with urllib.request.urlopen(self.url + "api/" + name, timeout=PATIENCE_S) as answer:
             return json.load(answer)
@@ -47,13 +43,9 @@ def served() -> Iterator[Served]:
     served.engine.side.close()
 
 
-def prompt(first: int = 0, length: int = 5 * PAGE + 1) -> list[int]:
-    return list(range(first, first + length))
-
-
 def test_an_idle_engine_has_told_all_of_its_requests(served: Served) -> None:
     for first in (0, 100, 0, 200, 100, 0):
-        served.serve(prompt(first), "shop")
+        served.engine.serve(prompt(first), "shop")
     counters, misses = served.engine.side.index.counters, served.engine.side.misses
     assert misses is not None
     state = served.until("state", lambda told: told["figures"] and told["figures"]["totals"]["requests"] == 6)
@@ -71,9 +63,9 @@ def test_an_idle_engine_has_told_all_of_its_requests(served: Served) -> None:
 
 def test_evictions_and_resets_are_on_the_tape(served: Served) -> None:
     for first in (0, 100, 200, 300):
-        served.serve(prompt(first), "shop")
+        served.engine.serve(prompt(first), "shop")
     served.engine.side.reset()
-    served.serve(prompt(400))
+    served.engine.serve(prompt(400))
     told = served.until("events", lambda told: any(event[2] == "invalidated" for event in told["events"]))["events"]
     events = [dict(zip(EVENT_FIELDS, event[1:], strict=True)) for event in told]
     evicted = [event for event in events if event["kind"] == "evicted"]
@@ -89,7 +81,5 @@ def test_an_inspector_needs_the_memory_of_misses() -> None:
     assert InspectorSettings(token="of one's own choice").line("http://h/?token=x").endswith("http://h/")
     with pytest.raises(ConfigurationError, match="miss_memory_mib more than 0"):
         ConnectorSettings.of({**given, "miss_memory_mib": 0})
-    with pytest.raises(ConfigurationError, match="inspector: there is no setting 'ports'"):
-        ConnectorSettings.of({"inspector": {"ports": 1}})
     with pytest.raises(ConfigurationError, match="port must be"):
         ConnectorSettings.of({"inspector": {"port": 65536}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from vllm_engine_model import PAGE, EngineModel, Request
+from vllm_engine_model import PAGE, EngineModel, Request, prompt
 
 from unified_tree.controllers.adapters.vllm import HostIndex, SchedulerSide
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
@@ -13,15 +13,10 @@ from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorS
 LENGTH = 5 * PAGE + 1
 
 
-def prompt(first: int = 0, length: int = LENGTH) -> list[int]:
-    return list(range(first, first + length))
-
-
 def serve(engine: EngineModel, tokens: list[int], namespace: str = "") -> dict[str, int]:
     """Serve a prompt; what it computed by cause, but for the last token, and the counters with other labels."""
     engine.side.take_counters()
-    engine.add(Request(f"r{len(engine.asked)}", namespace, tokens.copy(), 1))
-    engine.settle()
+    engine.serve(tokens, namespace)
     counters = engine.side.take_counters()
     assert counters["prompt_tokens"] == len(tokens)
     assert counters.pop("miss_tokens/last_token") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engine_model import PAGE, EngineModel, Request
+from vllm_engine_model import PAGE, EngineModel, Request, prompt
 
 from unified_tree import ConfigurationError, Key
 from unified_tree.controllers.adapters.vllm.connector_settings import ConnectorSettings
@@ -55,24 +55,13 @@ def made(name: str) -> Told:
     return Told()
 
 
-def prompt(first: int = 0, length: int = 5 * PAGE + 1) -> list[int]:
-    return list(range(first, first + length))
-
-
-def serve(engine: EngineModel, tokens: list[int], output_tokens: int = 3) -> Request:
-    request = Request(f"r{len(engine.asked)}", "", tokens.copy(), output_tokens)
-    engine.add(request)
-    engine.settle()
-    return request
-
-
 def test_a_request_is_told_with_its_hits_and_its_answer() -> None:
     told = Told()
     engine = EngineModel("full", 0, observers=[told])
     for tokens in (prompt(), prompt(), prompt(100)):
-        request = serve(engine, tokens)
+        engine.serve(tokens, output_tokens=3)
         given, answer = list(told.requests.values())[-1]
-        assert (given, given + (answer or [])) == (tokens, request.all_token_ids)
+        assert (given, given + (answer or [])) == (tokens, engine.asked[-1][1])
     assert [admitted.compute_from for admitted in told.requests] == [0, 5 * PAGE, 0]
     assert [admitted.host_tokens for admitted in told.requests] == [0, 5 * PAGE, 0]
     for admitted in told.requests:
@@ -120,7 +109,7 @@ def test_an_observer_that_raises_costs_no_request(caplog: pytest.LogCaptureFixtu
     engine = EngineModel("full", 0, observers=[broken, told])
     with caplog.at_level(logging.ERROR, logger="unified_tree.cache"):
         for first in (0, 100, 0):
-            serve(engine, prompt(first))
+            engine.serve(prompt(first), output_tokens=3)
     assert len(caplog.records) == 1 and "Broken failed" in caplog.text
     assert [each for each in told.events if each != "polled"] == ["acquired", "finished"] * 3
 
@@ -130,7 +119,7 @@ def test_the_recorder_is_one_of_them(tmp_path: Path) -> None:
     observers = open_observers(ConnectorSettings.of(given).observers)
     engine = EngineModel("full", 0, observers=observers)
     for tokens in (prompt(), prompt(), prompt(100)):
-        serve(engine, tokens)
+        engine.serve(tokens, output_tokens=3)
     engine.side.close()
     lines = [json.loads(line) for path in sorted(tmp_path.glob("*.jsonl")) for line in path.read_text().splitlines()]
     assert [(line["input_length"], line["output_length"], line["cached_tokens"]) for line in lines] == [

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from vllm_engine_model import MODELS, PAGE, WINDOW, EngineModel, Request, traffic
+from vllm_engine_model import MODELS, PAGE, WINDOW, EngineModel, Request, prompt, traffic
 
 from unified_tree import Tier, Trailing
 from unified_tree.controllers.adapters.vllm import (
@@ -42,23 +42,18 @@ def test_every_request_resumes_on_what_was_computed(kind: str, workers: int) -> 
 def test_a_repeated_prompt_hits_up_to_its_last_token() -> None:
     for kind in MODELS:
         engine = EngineModel(kind, 0, host_bytes=100_000)
-        for name in ("a", "b"):
-            engine.add(Request(name, "", [number % 3 for number in range(5 * PAGE + 1)], 1))
-            engine.settle()
-        assert engine.hit_tokens == 5 * PAGE
+        tokens = [number % 3 for number in range(5 * PAGE + 1)]
+        assert [engine.serve(tokens), engine.serve(tokens)] == [0, 5 * PAGE]
         if kind != "state":  # which the engine decides on
-            engine.add(Request("c", "", [number % 3 for number in range(5 * PAGE)], 1))
-            engine.settle()
+            engine.serve(tokens[:-1])
 
 
 def test_a_load_that_ends_between_two_questions_is_told_in_one_step() -> None:
     """Else its job is over while vLLM still keeps the blocks of a request that was aborted, and nothing makes it step again."""
     engine = EngineModel("full", 0)
-    prompt = list(range(2 * PAGE + 1))
-    engine.add(Request("a", "", prompt, 1))
-    engine.settle()
+    engine.serve(prompt(length=2 * PAGE + 1))
     engine.pace = (0,)
-    engine.add(Request("b", "", prompt, 1))
+    engine.add(Request("b", "", prompt(length=2 * PAGE + 1), 1))
     engine.step()
     worker, delay = engine.workers[0], engine.delays[0]
     assert delay.waiting, "a load is under way"
@@ -161,19 +156,13 @@ def test_a_page_that_changed_in_memory_fails_the_load_and_is_not_offered_again()
     for kind in MODELS:
         engine = EngineModel(kind, 0, host_bytes=100_000, verify=True)
         tokens = [number % 3 for number in range(5 * PAGE)]
-        engine.add(Request("a", "", tokens.copy(), 1))
-        engine.settle()
+        engine.serve(tokens)
         engine.workers[0].pages[0].hosts[0][:] = 7
-        engine.add(Request("b", "", tokens.copy(), 1))
-        engine.settle()
-        counters = engine.side.take_counters()
-        assert counters["failed_loads"] == 1
-        assert engine.hit_tokens == 0
+        assert engine.serve(tokens) == 0
+        assert engine.side.take_counters()["failed_loads"] == 1
         assert engine.workers[0].take_bad_blocks()
-        engine.add(Request("c", "", tokens.copy(), 1))
-        engine.settle()
+        assert engine.serve(tokens) > 0, "they were computed, and saved again"
         assert "failed_loads" not in engine.side.take_counters()
-        assert engine.hit_tokens > 0  # b computed them, and they were saved again
 
 
 def test_events_tell_what_the_host_holds() -> None:

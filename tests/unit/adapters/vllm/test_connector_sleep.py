@@ -52,29 +52,21 @@ def test_a_prompt_hits_as_before_after_a_sleep_and_not_with_other_weights() -> N
     for kind in MODELS:
         engine = EngineModel(kind, 0, host_bytes=100_000, sleeps=True)
         hits = []
-        for name, weights in (("a", 0), ("b", 1), ("c", 0), ("d", 0)):
-            engine.add(Request(name, "", [number % 3 for number in range(5 * PAGE + 1)], 1))
-            engine.settle()
-            hits.append(engine.hit_tokens)
+        for weights in (0, 1, 0, 0, 0):
+            hits.append(engine.serve([number % 3 for number in range(5 * PAGE + 1)]))
             engine.sleep(weights=weights)
-        assert hits == [0, 5 * PAGE, 5 * PAGE, 5 * PAGE]
-        engine.add(Request("e", "", [number % 3 for number in range(5 * PAGE + 1)], 1))
-        engine.settle()
-        assert engine.hit_tokens == 10 * PAGE, "weights that come back are not those of what was forgotten"
+        assert hits == [0, 5 * PAGE, 0, 0, 5 * PAGE], "weights that come back are not those of what was forgotten"
 
 
 def test_sleeps_without_a_step_between_keep_what_a_reset_beside_them_forgets() -> None:
     for sleeps, resets, kept in ((1, 0, True), (3, 0, True), (1, 1, False), (0, 1, False)):
         engine = EngineModel("window", 0, host_bytes=100_000, sleeps=True)
-        engine.add(Request("a", "", [0] * (3 * PAGE + 1), 1))
-        engine.settle()
+        engine.serve([0] * (3 * PAGE + 1))
         for _ in range(resets):
             engine.side.reset()
         for _ in range(sleeps):
             engine.sleep()
-        engine.add(Request("b", "", [0] * (3 * PAGE + 1), 1))
-        engine.settle()
-        assert bool(engine.hit_tokens) is kept
+        assert bool(engine.serve([0] * (3 * PAGE + 1))) is kept
 
 
 def test_a_reset_while_an_answer_is_under_way_is_asked_about_again() -> None:
@@ -115,9 +107,8 @@ def test_a_load_whose_pages_went_before_its_blocks_were_told_fails_alone() -> No
     for kind in MODELS:
         engine = EngineModel(kind, 0, host_bytes=100_000)
         tokens = [number % 3 for number in range(3 * PAGE + 1)]
-        for name, namespace in (("a", "x"), ("b", "y")):
-            engine.add(Request(name, namespace, list(tokens), 1))
-            engine.settle()
+        for namespace in "xy":
+            engine.serve(tokens, namespace)
         side, worker, late = engine.side, engine.workers[0], Request("late", "x", list(tokens), 1)
         side.begin(late, "x")
         hit = side.matched_tokens(late, 0)

@@ -7,25 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engine_model import MODELS, PAGE, STAGES, EngineModel, Request, traffic
+from vllm_engine_model import MODELS, PAGE, PROMPT, STAGES, EngineModel, Request, files, traffic
 
 from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER, NO_LAYER_BYTES
 from unified_tree.controllers.adapters.vllm.engine_request import TrackedRequest
-from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-
-PROMPT = [number * 7 % 3 for number in range(6 * PAGE + 1)]
-
-
-def files(path: Path) -> StoreSettings:
-    return StoreSettings.of({"engine": "file", "directory": str(path), "capacity_bytes": 1 << 25, "shares": 4})
-
-
-def ask(engine: EngineModel, name: str = "a") -> int:
-    """Serve the prompt; how many tokens were a hit."""
-    before = engine.hit_tokens
-    engine.add(Request(name, "", PROMPT.copy(), 1))
-    engine.settle()
-    return engine.hit_tokens - before
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "full"])
@@ -39,8 +24,8 @@ def test_every_request_resumes_on_what_all_stages_have_computed(kind: str) -> No
 def test_a_stage_without_layers_of_a_group_keeps_a_mark_of_it() -> None:
     engine = EngineModel("state", 0, stages=STAGES["state"], host_bytes=100_000)
     assert [group.layer_names for group in engine.held[0]] == [(NO_LAYER,), ("state",)]
-    assert ask(engine) == 0
-    assert ask(engine, "b") == 6 * PAGE
+    assert engine.serve(PROMPT) == 0
+    assert engine.serve(PROMPT) == 6 * PAGE
     for worker, held in zip(engine.workers, engine.held, strict=True):
         sizes = {group.index: pages.block_bytes for group, pages in zip(held, worker.pages.values(), strict=True)}
         assert sorted(sizes.values())[0] == NO_LAYER_BYTES
@@ -50,8 +35,7 @@ def test_a_stage_without_layers_of_a_group_keeps_a_mark_of_it() -> None:
 
 def test_nothing_is_offered_before_all_stages_have_saved_it() -> None:
     engine = EngineModel("state", 0, stages=STAGES["state"], host_bytes=100_000)
-    engine.add(Request("a", "", PROMPT.copy(), 1))
-    engine.settle()
+    engine.serve(PROMPT)
     engine.index_only_forgets()
     worker = engine.workers[0]
     reports: list[Any] = []
@@ -76,14 +60,14 @@ def test_stages_resume_on_their_own_files_and_only_if_all_have_them(kind: str, t
             store = engine.workers[cleared].store
             assert store is not None
             store._tier.engine.clear()
-        assert ask(engine) == hit
+        assert engine.serve(PROMPT) == hit
         engine.close()
 
 
 def test_stages_that_hold_other_layers_find_nothing(tmp_path: Path) -> None:
     for stages in (STAGES["window"], STAGES["window"][::-1]):
         engine = EngineModel("window", 0, stages=stages, host_bytes=100_000, store=files(tmp_path))
-        assert ask(engine) == 0
+        assert engine.serve(PROMPT) == 0
         engine.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from vllm_engine_model import MODELS, PAGE, EngineModel, Request, traffic
+from vllm_engine_model import MODELS, PAGE, PROMPT, EngineModel, Request, files, traffic
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.adapters.vllm import ConnectorSettings, HostIndex, StepReport
@@ -20,13 +21,6 @@ from unified_tree.controllers.adapters.vllm.scheduler_store import SchedulerStor
 from unified_tree.controllers.adapters.vllm.worker_store import WorkerStore
 from unified_tree.controllers.storage import KeyChain
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.storage_tier.store_settings import StoreSettings
-
-PROMPT = [number * 7 % 3 for number in range(6 * PAGE + 1)]
-
-
-def files(path: Path) -> StoreSettings:
-    return StoreSettings.of({"engine": "file", "directory": str(path), "capacity_bytes": 1 << 25, "shares": 4})
 
 
 @contextmanager
@@ -38,20 +32,12 @@ def life(kind: str, seed: int = 0, **settings: Any) -> Iterator[EngineModel]:
         engine.close()
 
 
-def ask(engine: EngineModel, name: str = "a", namespace: str = "") -> int:
-    """Serve the prompt; how many tokens were a hit."""
-    before = engine.hit_tokens
-    engine.add(Request(name, namespace, PROMPT.copy(), 1))
-    engine.settle()
-    return engine.hit_tokens - before
-
-
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_restart_is_served_from_the_files(kind: str, workers: int, tmp_path: Path) -> None:
     for hit in (0, 6 * PAGE):
         with life(kind, workers=workers, store=files(tmp_path)) as engine:
-            assert ask(engine) == hit
+            assert engine.serve(PROMPT) == hit
             counters = engine.side.take_counters()
             assert counters.get("fetched_tokens", 0) == hit
             assert bool(counters.get("stored_pages")) != bool(hit)
@@ -60,35 +46,34 @@ def test_a_restart_is_served_from_the_files(kind: str, workers: int, tmp_path: P
 def test_other_weights_and_other_namespaces_find_nothing(tmp_path: Path) -> None:
     for version, namespace, hit in (("1", "", 0), ("2", "", 0), ("1", "salt", 0), ("2", "", 6 * PAGE)):
         with life("window", store=files(tmp_path), weights_version=version) as engine:
-            assert ask(engine, namespace=namespace) == hit
+            assert engine.serve(PROMPT, namespace) == hit
 
 
 def test_another_number_of_workers_finds_nothing(tmp_path: Path) -> None:
     for workers in (1, 2):
         with life("full", workers=workers, store=files(tmp_path)) as engine:
-            assert ask(engine) == 0
+            assert engine.serve(PROMPT) == 0
 
 
 def test_only_what_every_worker_has_is_fetched(tmp_path: Path) -> None:
     with life("window", workers=2, store=files(tmp_path)) as engine:
-        ask(engine)
+        engine.serve(PROMPT)
     with life("window", workers=2, store=files(tmp_path)) as engine:
         store = engine.workers[1].store
         assert store is not None
         store._tier.engine.clear()
-        assert ask(engine) == 0
-        assert ask(engine, "b") == 6 * PAGE  # it was computed and saved again
+        assert engine.serve(PROMPT) == 0
+        assert engine.serve(PROMPT) == 6 * PAGE  # it was computed and saved again
 
 
 def test_pages_are_fetched_anew_when_the_host_has_evicted_them(tmp_path: Path) -> None:
     for kind in MODELS:
         with life(kind, 1, store=files(tmp_path / kind), host_bytes=1200) as engine:
-            ask(engine)
+            engine.serve(PROMPT)
             other = [number % 2 for number in range(8 * PAGE)]
             for number in range(4):
-                engine.add(Request(f"other{number}", f"{number}", other.copy(), 1))
-                engine.settle()
-            assert ask(engine, "again") == 6 * PAGE
+                engine.serve(other, f"{number}")
+            assert engine.serve(PROMPT) == 6 * PAGE
             assert engine.side.take_counters()["fetched_tokens"]
 
 
@@ -111,19 +96,19 @@ def test_every_request_resumes_on_what_was_computed(kind: str, workers: int, tmp
 
 def test_a_request_that_is_aborted_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
     with life("window", store=files(tmp_path)) as engine:
-        ask(engine)
+        engine.serve(PROMPT)
     with life("window", store=files(tmp_path)) as engine:
         request = Request("a", "", PROMPT.copy(), 1)
         engine.add(request)
         engine.step()
         engine.abort(request)
         engine.settle()
-        assert ask(engine, "b") == 6 * PAGE
+        assert engine.serve(PROMPT) == 6 * PAGE
 
 
 def test_a_request_does_not_wait_longer_than_it_is_told_to(tmp_path: Path) -> None:
     with life("full", store=files(tmp_path)) as engine:
-        ask(engine)
+        engine.serve(PROMPT)
     at_once = PrefetchPolicy(mode=PrefetchMode.TIMEOUT, min_tokens=1, base_s=0.0, per_token_s=0.0, grace_s=0.0)
     with life("full", store=files(tmp_path), prefetch=at_once) as engine:
         engine.add(Request("a", "", PROMPT.copy(), 1))
@@ -134,41 +119,74 @@ def test_a_request_does_not_wait_longer_than_it_is_told_to(tmp_path: Path) -> No
 
 def test_a_reset_leaves_what_was_stored_before_behind(tmp_path: Path) -> None:
     with life("window", store=files(tmp_path)) as engine:
-        ask(engine)
+        engine.serve(PROMPT)
         engine.side.reset()
-        assert ask(engine, "b") == 0
+        assert engine.serve(PROMPT) == 0
         engine.index_only_forgets()
-        assert ask(engine, "c") == 6 * PAGE  # of what b computed under the new weights
+        assert engine.serve(PROMPT) == 6 * PAGE  # of what b computed under the new weights
     with life("window", store=files(tmp_path)) as engine:
-        assert ask(engine) == 6 * PAGE  # of what a computed under the old ones
+        assert engine.serve(PROMPT) == 6 * PAGE  # of what a computed under the old ones
 
 
 def test_a_store_lives_through_sleep_and_new_weights_have_no_part_in_it(tmp_path: Path) -> None:
     with life("window", store=files(tmp_path), sleeps=True) as engine:
-        assert ask(engine) == 0
+        assert engine.serve(PROMPT) == 0
         engine.index_only_forgets()
         engine.sleep()
-        assert ask(engine, "b") == 6 * PAGE
+        assert engine.serve(PROMPT) == 6 * PAGE
         assert engine.side.take_counters()["fetched_tokens"] == 6 * PAGE
         engine.sleep(weights=1)
-        assert ask(engine, "c") == 0
+        assert engine.serve(PROMPT) == 0
         engine.index_only_forgets()
-        assert ask(engine, "d", "other") == 0
+        assert engine.serve(PROMPT, "other") == 0
     with life("window", store=files(tmp_path)) as engine:  # with the weights of the beginning
-        assert ask(engine) == 6 * PAGE
-        assert ask(engine, "d", "other") == 0
+        assert engine.serve(PROMPT) == 6 * PAGE
+        assert engine.serve(PROMPT, "other") == 0
 
 
 def test_a_store_that_fails_fails_no_request(tmp_path: Path) -> None:
     with life("window", store=files(tmp_path)) as engine:
-        ask(engine)
+        engine.serve(PROMPT)
     for method in ("exists", "get_verified", "put_sealed"):
         with life("window", store=files(tmp_path)) as engine:
             store = engine.workers[0].store
             assert store is not None
             with mock.patch.object(store._tier.engine, method, side_effect=OSError("planted")):
-                assert ask(engine) in (0, 6 * PAGE)
+                assert engine.serve(PROMPT) in (0, 6 * PAGE)
             traffic(engine, 5)
+
+
+def spoil(path: Path, kind: str) -> None:
+    """Flip a bit of each page of every table, or cut the pages off."""
+    for table in path.glob("*.pages"):
+        if kind == "cut":
+            os.truncate(table, 0)
+            continue
+        with table.open("r+b") as opened:
+            for at in range(0, table.stat().st_size, 512):
+                opened.seek(at)
+                byte = opened.read(1)
+                opened.seek(at)
+                opened.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kind", ["corrupt", "cut"])
+def test_pages_that_are_not_what_was_put(model: str, kind: str, tmp_path: Path) -> None:
+    """They are counted, whatever kind of fault it is, and the misses that it caused have their cause."""
+    with life(model, store=files(tmp_path)) as engine:
+        engine.serve(PROMPT)
+    spoil(tmp_path, kind)
+    with life(model, store=files(tmp_path)) as engine:
+        assert engine.serve(PROMPT) == 0
+        counted: dict[str, float] = dict(engine.side.take_counters())
+        for worker in engine.workers:
+            for name, count in worker.take_counters().items():
+                counted[name] = counted.get(name, 0) + count
+        assert counted["store_errors"] >= 1
+        assert counted["miss_tokens/store_failed"] > 0
+        assert counted["prompt_tokens"] == sum(n for name, n in counted.items() if name.startswith("miss_tokens/"))
+        assert "miss_tokens/never_seen" not in counted
 
 
 def test_a_page_that_changed_in_memory_is_not_stored(tmp_path: Path) -> None:
@@ -181,7 +199,7 @@ def test_a_page_that_changed_in_memory_is_not_stored(tmp_path: Path) -> None:
             return write(store, message, chain)
 
         with mock.patch.object(WorkerStore, "_write", changed):
-            ask(engine)
+            engine.serve(PROMPT)
         assert "stored_pages" not in engine.side.take_counters()
 
 
