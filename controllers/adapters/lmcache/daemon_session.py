@@ -312,10 +312,12 @@ class DaemonWatch:
 
     Args:
         address: "host:port".
+
+    Raises ConfigurationError without the package.
     """
 
     def __init__(self, address: str) -> None:
-        self._zmq = import_module("zmq")
+        self._zmq = lmcache_module("zmq")
         self._lock = threading.Lock()
         self._losses = 0
         self._is_connected = False
