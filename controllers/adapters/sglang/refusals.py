@@ -145,14 +145,14 @@ DATA_PARALLEL_ATTENTION = (
 
 def flag_refusals(arguments: Any) -> list[str]:
     """Which of SGLang's arguments are refused, each a noun in words."""
-    found = [refusal for flag in REFUSED_FLAGS if (refusal := flag.refusal(arguments)) is not None]
+    flags, mode = list(REFUSED_FLAGS), arguments.disaggregation_mode
     if arguments.attn_dp_size != 1 or arguments.enable_dp_attention:
-        found += [refusal for flag in DATA_PARALLEL_ATTENTION if (refusal := flag.refusal(arguments)) is not None]
-    mode = arguments.disaggregation_mode
+        flags += DATA_PARALLEL_ATTENTION
     if mode in ("prefill", "decode"):
-        found += [refusal for flag in DISAGGREGATED if (refusal := flag.refusal(arguments)) is not None]
+        flags += DISAGGREGATED
     if mode == "decode":
-        found += [refusal for flag in DECODE_SERVER if (refusal := flag.refusal(arguments)) is not None]
+        flags += DECODE_SERVER
+    found = [refusal for flag in flags if (refusal := flag.refusal(arguments)) is not None]
     if mode == "decode" and not arguments.disaggregation_decode_enable_radix_cache:
         found.append("--disaggregation-mode decode without --disaggregation-decode-enable-radix-cache (it has no prefix cache)")
     return found

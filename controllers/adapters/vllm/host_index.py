@@ -93,11 +93,6 @@ class HostIndex:
         self.weights = Weights(self.tree, SingleRank(), MAX_VERSIONS)
 
     @property
-    def evicted_pages(self) -> int:
-        """Pages that left the tree to make room, so far."""
-        return self.counters.evicted_pages
-
-    @property
     def used_pages(self) -> dict[str, int]:
         """Host pages in use, by component."""
         return {name: allocator.used_pages for name, allocator in self.host.allocators.items()}

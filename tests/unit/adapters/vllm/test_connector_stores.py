@@ -331,4 +331,4 @@ def test_answers_of_several_workers_are_joined() -> None:
 def test_the_index_counts_what_it_evicts() -> None:
     index = HostIndex(MODELS["full"], PAGE, {"group0": 2}, "lru")
     assert index.allocate({"group0": 3}) is None
-    assert index.evicted_pages == 0
+    assert index.counters.evicted_pages == 0
