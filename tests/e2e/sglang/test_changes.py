@@ -5,25 +5,14 @@ Run from the repository's root with the engine's python: `ENGINE/bin/python -m p
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-import os
-import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "standins"), str(HERE.parents[1] / "support")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import event_replay
     import torch
     from model_caches import our_cache

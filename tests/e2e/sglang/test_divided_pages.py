@@ -6,29 +6,20 @@ SGLang starts no such server without a GPU. Run from the repository's root with 
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
 import random
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "standins"), str(HERE.parents[1] / "support")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     from rank_processes import Life
     from scheduler_model import Case
 
@@ -132,7 +123,7 @@ for rank in range(2):
 
 
 def test_the_model_reads_where_sglangs_kernel_writes() -> None:
-    paths = os.pathsep.join([*sys.path[:3], str(HERE.parents[2])])
+    paths = os.pathsep.join([*sys.path[:3], str(Path(__file__).parents[3])])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WRITES], check=False, env=environment, capture_output=True, text=True

@@ -6,23 +6,13 @@ caches do not count the same uses as recent, and which of two prompts comes back
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
 import random
-import sys
-import warnings
-from pathlib import Path
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import torch
     from hit_comparison import CROWD_POOLS, CROWDS, KINDS, crowd, crowd_hits, in_turn, totals
     from scheduler_model import Case

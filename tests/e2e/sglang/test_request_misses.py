@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import torch
     from model_caches import our_cache
     from scheduler_model import Case, Pools, Scheduler

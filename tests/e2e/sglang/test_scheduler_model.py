@@ -9,13 +9,9 @@ Requests come from a seed; the host's copies run on a thread of their own, so ho
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
 import random
-import sys
 import time
-import warnings
 from array import array
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,15 +22,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "standins"), str(HERE.parents[1] / "support")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import torch
     from fake_lanes import FakeDevice, delay_copies
     from model_caches import CASES, POLICIES, our_cache

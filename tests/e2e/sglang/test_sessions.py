@@ -7,27 +7,16 @@ Run from the repository's root with the engine's python, as `test_scheduler_mode
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
 import random
-import sys
 import time
-import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "standins"), str(HERE.parents[1] / "support")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import torch
     from agents import Agents, Ask
     from model_caches import CASES, our_cache

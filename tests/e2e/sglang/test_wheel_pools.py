@@ -7,24 +7,13 @@ slot or page is compared, whatever the adapter knows of it. Run from the reposit
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_engine
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("the engine's python runs these", allow_module_level=True)
-os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
-logging.disable(logging.WARNING)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with sglang_engine.imports():
     import numpy as np
     import torch
     from sglang.srt.layers.quantization.fp4_kv_cache_quant_method import (
