@@ -1,16 +1,21 @@
-"""A vLLM engine in this process, and the mixes of requests that it serves step by step."""
+"""A vLLM engine in this process, the mixes of requests that it serves step by step, and the outputs without a cache."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import vllm_tiny_models as tiny_models
 
 from unified_tree import Tier
+from unified_tree.controllers import PageAllocator
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # so that a test can look into the scheduler and the worker
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -21,6 +26,8 @@ CONNECTOR = {
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
+SETTINGS: dict[str, Any] = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
+"""The connector's, for a small host tier."""
 BLOCK_TOKENS = {"llama": 32, "gemma3": 32, "qwen3_next": 256}
 """The smallest that vLLM takes on CPU: attention needs 32, and a block must hold one of Qwen3-Next's states."""
 STEP_TOKENS = {"llama": 64, "gemma3": 64, "qwen3_next": 256}
@@ -60,7 +67,7 @@ class Engine:
             max_model_len=8 * self.page + 64,
             max_num_batched_tokens=STEP_TOKENS[model], num_gpu_blocks_override=blocks, enable_prefix_caching=True,
             enforce_eager=True, max_num_seqs=4, disable_log_stats=False,
-            kv_transfer_config=connector and {**connector, "kv_connector_extra_config": settings},
+            kv_transfer_config=connector and {**connector, "kv_connector_extra_config": dict(settings)},
             **{"skip_tokenizer_init": True, **more},
         )  # fmt: skip
         self.core = self.llm.llm_engine.engine_core.engine_core
@@ -119,6 +126,14 @@ class Engine:
         """Empty vLLM's own cache, and the host tier if asked to."""
         assert self.llm.reset_prefix_cache(reset_connector=host)
 
+    def right(self, asked: Iterable[tuple[list[int], str | None]]) -> list[list[int]]:
+        """The outputs of prompts with their salts, without any cache."""
+        given, alone = list(asked), dict[Any, list[int]]()
+        for tokens, salt in given:
+            if (tuple(tokens), salt) not in alone:
+                alone[tuple(tokens), salt] = self.alone(tokens, salt=salt)
+        return [alone[tuple(tokens), salt] for tokens, salt in given]
+
     def alone(self, tokens: list[int], **options: Any) -> list[int]:
         """The output without any cache."""
         self.forget(host=True)
@@ -163,13 +178,48 @@ def mix(
     return [(tokens, salt, engine.outputs[name]) for name, (tokens, salt) in asked.items()]
 
 
+def wrong_outputs(engine: Engine, seed: int, count: int, **options: Any) -> tuple[int, dict[str, int]]:
+    """Serve a mix; how many outputs differ from no cache, and the connector's counters."""
+    served = mix(engine, seed, count, **options)
+    counters = engine.counters()
+    print(f"{engine.model}: {count} requests, {len(served)} not aborted, {counters}")
+    right = engine.right((tokens, salt) for tokens, salt, _ in served)
+    return sum(output != without for (*_, output), without in zip(served, right, strict=True)), counters
+
+
+def small_host(pages: int) -> Any:
+    """While it is open, the host tier has so many pages of every group, so that it evicts."""
+    return mock.patch.object(PageAllocator, "free_pages", property(lambda pool: pages - pool.used_pages))
+
+
+@contextmanager
+def ended(engine: Engine) -> Iterator[Engine]:
+    """An engine that ends with a sound tree and nothing in flight."""
+    try:
+        yield engine
+        assert engine.side.index.tree.check() == []
+        assert not engine.side.open_jobs
+        assert not engine.side.has_work
+    finally:
+        engine.core.shutdown()
+
+
+def keys_of_tokens_alone() -> Any:
+    """While it is open, keys do not tell what lies behind placeholders."""
+
+    def tokens_alone(request: Any, begin: int, end: int) -> Any:
+        return np.array(request.all_token_ids[begin:end], np.int64)
+
+    return mock.patch("unified_tree.controllers.adapters.vllm.engine_request.key_tokens", tokens_alone)
+
+
 def host_and_files(directory: Path) -> dict[str, Any]:
     """The connector's settings for a small host tier with a file store behind it, which waits for all that is stored."""
     store = {
         "engine": "file", "directory": str(directory), "capacity_bytes": 1 << 30,
         "prefetch": {"mode": "wait_complete", "min_tokens": 1, "max_host_share": 1.0},
     }  # fmt: skip
-    return {"host_gib": 0.05, "boundary_tokens": 64, "verify": True, "store": store}
+    return {**SETTINGS, "store": store}
 
 
 def nothing_leaks(engine: Engine) -> None:

@@ -11,11 +11,10 @@ from unittest import mock
 import pytest
 import vllm_tiny_models as tiny_models
 from vllm_page_witness import PageWitness
-from vllm_served_mix import STEP_TOKENS, Engine, mix
+from vllm_served_mix import SETTINGS, STEP_TOKENS, Engine, mix
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 REQUESTS = int(os.environ.get("REQUESTS", "40"))
-SETTINGS = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
 METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1},
     "draft_model": {"num_speculative_tokens": 3},
@@ -100,7 +99,7 @@ def test_every_output_equals_no_cache(engine: DraftingEngine) -> None:
     print(f"{engine.method}: {REQUESTS} requests, {len(served)} not aborted, drafted {before} {after}, {counters}")
     assert counters["loaded_tokens"] > 3 * engine.page
     assert after[0] - before[0] > after[1] - before[1] >= (engine.method not in RANDOM), "some drafts were accepted, some not"
-    assert [output for *_, output in served] == [engine.alone(tokens, salt=salt) for tokens, salt, _ in served]
+    assert [output for *_, output in served] == engine.right((tokens, salt) for tokens, salt, _ in served)
 
 
 def test_what_is_saved_is_what_the_accepted_tokens_give(engine: DraftingEngine) -> None:

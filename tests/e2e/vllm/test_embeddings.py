@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine, mix
+from vllm_served_mix import SETTINGS, Engine, keys_of_tokens_alone, wrong_outputs
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 REQUESTS = int(os.environ.get("REQUESTS", "40"))
@@ -27,9 +25,7 @@ class EmbeddedEngine(Engine):
     def __init__(self, path: Path, hidden: int) -> None:
         made = torch.Generator().manual_seed(1)
         self._tables = {name: torch.randn(1_000, hidden, generator=made) for name in self.salts if name}
-        super().__init__(
-            "llama", path, settings={"host_gib": 0.05, "boundary_tokens": 64, "verify": True}, enable_prompt_embeds=True
-        )
+        super().__init__("llama", path, settings=SETTINGS, enable_prompt_embeds=True)
 
     def add(self, tokens: list[int], *, output_tokens: int = 8, salt: str | None = None, **more: Any) -> str:
         """A request of tokens, or of rows of a table."""
@@ -60,17 +56,10 @@ def empty(engine: EmbeddedEngine) -> None:
     engine.counters()
 
 
-def wrong_outputs(engine: EmbeddedEngine, seed: int, count: int, **options: Any) -> int:
-    served = mix(engine, seed, count, **options)
-    return sum(output != engine.alone(tokens, salt=table) for tokens, table, output in served)
-
-
 def test_every_output_equals_no_cache(engine: EmbeddedEngine) -> None:
-    served = mix(engine, 1, REQUESTS)
-    counters = engine.counters()
-    print(f"embeddings: {REQUESTS} requests, {len(served)} not aborted, {counters}")
+    wrong, counters = wrong_outputs(engine, 1, REQUESTS)
     assert counters["loaded_tokens"] > 5 * engine.page
-    assert [output for *_, output in served] == [engine.alone(tokens, salt=table) for tokens, table, _ in served]
+    assert wrong == 0
 
 
 def test_the_same_embeddings_are_hit_on_host_and_others_are_not(engine: EmbeddedEngine) -> None:
@@ -85,8 +74,6 @@ def test_the_same_embeddings_are_hit_on_host_and_others_are_not(engine: Embedded
 
 
 def test_keys_of_tokens_alone_are_seen(engine: EmbeddedEngine) -> None:
-    def tokens_alone(request: Any, begin: int, end: int) -> Any:
-        return np.array(request.all_token_ids[begin:end], np.int64)
-
-    with mock.patch("unified_tree.controllers.adapters.vllm.engine_request.key_tokens", tokens_alone):
-        assert wrong_outputs(engine, 3, 20, aborts=0)
+    with keys_of_tokens_alone():
+        wrong, _ = wrong_outputs(engine, 3, 20, aborts=0)
+    assert wrong

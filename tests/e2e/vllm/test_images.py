@@ -18,11 +18,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine
+from vllm_served_mix import SETTINGS, Engine, keys_of_tokens_alone
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 REQUESTS = int(os.environ.get("REQUESTS", "40"))
-SETTINGS = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
 SIDE = 28
 NAMES = ("cat", "dog")
 
@@ -120,8 +119,5 @@ def test_every_output_equals_no_cache(engine: SeeingEngine) -> None:
 
 
 def test_without_the_names_of_images_outputs_are_wrong(engine: SeeingEngine) -> None:
-    def tokens_alone(request: Any, begin: int, end: int) -> Any:
-        return np.array(request.all_token_ids[begin:end], np.int64)
-
-    with mock.patch("unified_tree.controllers.adapters.vllm.engine_request.key_tokens", tokens_alone):
+    with keys_of_tokens_alone():
         assert not all(served(engine))

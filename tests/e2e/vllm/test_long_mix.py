@@ -20,10 +20,9 @@ from unittest import mock
 import pytest
 import torch
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import BLOCK_TOKENS, CONNECTOR, Engine, host_and_files, nothing_leaks
+from vllm_served_mix import BLOCK_TOKENS, CONNECTOR, Engine, host_and_files, nothing_leaks, small_host
 from vllm_sleep import SleepyMemory, loads_end, skip_without_sleep, sleep, sleepy_memory
 
-from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.storage import Outcome
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.terms.errors import StorageError
@@ -102,9 +101,8 @@ def versions_of(memory: SleepyMemory) -> list[dict[str, torch.Tensor]]:
 @contextmanager
 def life(model: str, path: Path, directory: Path | None, memory: SleepyMemory) -> Iterator[Engine]:
     """An engine with a small host tier and a file store, that can sleep; with vLLM's own cache alone if it has no directory."""
-    small = mock.patch.object(PageAllocator, "free_pages", property(lambda pool: HOST_PAGES - pool.used_pages))
     memory.runner = None
-    with small:
+    with small_host(HOST_PAGES):
         settings, connector = ({}, None) if directory is None else (host_and_files(directory), CONNECTOR)
         engine = Engine(model, path, settings=settings, connector=connector, enable_sleep_mode=True)
         try:

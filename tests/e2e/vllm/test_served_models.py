@@ -21,10 +21,9 @@ import pytest
 import torch
 import vllm_tiny_models as tiny_models
 from vllm_page_witness import PageWitness, differing
-from vllm_served_mix import Engine, mix, nothing_leaks
+from vllm_served_mix import SETTINGS, Engine, mix, nothing_leaks, small_host, wrong_outputs
 
 from unified_tree import ConfigurationError, Key, Tier
-from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.adapters.vllm import HostIndex, SchedulerSide, StepReport
 from unified_tree.controllers.adapters.vllm.block_pages import BlockPages
 from unified_tree.declare.coverage import Trailing
@@ -38,7 +37,7 @@ REQUESTS = int(os.environ.get("REQUESTS", "40"))
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path = tmp_path_factory.mktemp(request.param)
     tiny_models.MODELS[request.param](path)
-    engine = Engine(request.param, path, settings={"host_gib": 0.05, "boundary_tokens": 64, "verify": True})
+    engine = Engine(request.param, path, settings=SETTINGS)
     yield engine
     engine.core.shutdown()
 
@@ -52,23 +51,8 @@ def sound(engine: Engine) -> Iterator[None]:
     nothing_leaks(engine)
 
 
-def wrong_outputs(engine: Engine, seed: int, count: int) -> tuple[int, dict[str, int]]:
-    """Serve a mix; how many outputs differ from no cache, and the connector's counters."""
-    served = mix(engine, seed, count)
-    counters = engine.counters()
-    alone: dict[tuple[Any, ...], list[int]] = {}
-    wrong = 0
-    for tokens, salt, output in served:
-        known = (tuple(tokens), salt)
-        if known not in alone:
-            alone[known] = engine.alone(tokens, salt=salt)
-        wrong += output != alone[known]
-    return wrong, counters
-
-
 def test_every_output_equals_no_cache(engine: Engine) -> None:
     wrong, counters = wrong_outputs(engine, 1, REQUESTS)
-    print(f"{engine.model}: {REQUESTS} requests, {counters}")
     assert wrong == 0
     assert counters["loaded_tokens"] > 5 * engine.page
 
@@ -129,7 +113,7 @@ def test_a_page_that_changed_in_memory_is_computed_anew(engine: Engine) -> None:
 
 
 def test_a_small_host_evicts(engine: Engine) -> None:
-    with mock.patch.object(PageAllocator, "free_pages", property(lambda pool: 8 - pool.used_pages)):
+    with small_host(8):
         wrong, counters = wrong_outputs(engine, 2, REQUESTS // 2)
     assert wrong == 0
     assert counters["loaded_tokens"]

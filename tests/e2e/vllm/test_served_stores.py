@@ -11,13 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine, mix
-
-from unified_tree.controllers import PageAllocator
+from vllm_served_mix import Engine, ended, host_and_files, mix, small_host
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 MODELS = os.environ.get("MODELS", ",".join(tiny_models.MODELS)).split(",")
@@ -29,29 +26,10 @@ HOST_PAGES = 24
 @contextmanager
 def life(model: str, path: Path, directory: Path, **store: Any) -> Iterator[Engine]:
     """An engine with a small host tier and a file store."""
-    settings = {
-        "host_gib": 0.05,
-        "boundary_tokens": 64,
-        "verify": True,
-        "store": {
-            "engine": "file",
-            "directory": str(directory),
-            "capacity_bytes": 1 << 30,
-            "prefetch": {"mode": "wait_complete", "min_tokens": 1, "max_host_share": 1.0},
-            **store,
-        },
-    }
-    small = mock.patch.object(PageAllocator, "free_pages", property(lambda pool: HOST_PAGES - pool.used_pages))
-    with small:
-        engine = Engine(model, path, settings=settings)
-        try:
-            yield engine
-            side = engine.side
-            assert side.index.tree.check() == []
-            assert not side.open_jobs
-            assert not side.has_work
-        finally:
-            engine.core.shutdown()
+    settings = host_and_files(directory)
+    settings["store"] |= store
+    with small_host(HOST_PAGES), ended(Engine(model, path, settings=settings)) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -80,11 +58,7 @@ def test_an_engine_resumes_on_what_another_has_stored(model: str, tmp_path: Path
         print(f"{model}, second life: {len(asked)} requests, {sum(engine.hits.values())} tokens were hits, {counters}")
         assert counters["fetched_tokens"] > 5 * engine.page
         assert "failed_loads" not in counters
-        alone: dict[Any, list[int]] = {}
-        for tokens, salt, _ in asked:
-            if (tuple(tokens), salt) not in alone:
-                alone[tuple(tokens), salt] = engine.alone(tokens, salt=salt)
-        right = [alone[tuple(tokens), salt] for tokens, salt, _ in asked]
+        right = engine.right((tokens, salt) for tokens, salt, _ in asked)
         assert [output for _, _, output in asked] == right
         assert again == right
     with life(model, path, directory, weights_version="other") as engine:

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine, nothing_leaks
+from vllm_served_mix import SETTINGS, Engine, nothing_leaks
 from vllm_sleep import SleepyMemory, loads_end, skip_without_sleep, sleep, sleepy_memory
 
 from unified_tree.controllers.adapters.vllm.worker_side import WorkerSide
@@ -35,9 +35,8 @@ def memory() -> Iterator[SleepyMemory]:
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, memory: SleepyMemory) -> Iterator[Engine]:
     path: Path = tmp_path_factory.mktemp(request.param)
     tiny_models.MODELS[request.param](path)
-    settings = {"host_gib": 0.05, "boundary_tokens": 64, "verify": True}
     memory.runner = None
-    engine = Engine(request.param, path, settings=settings, enable_sleep_mode=True)
+    engine = Engine(request.param, path, settings=SETTINGS, enable_sleep_mode=True)
     memory.runner = engine.core.model_executor.driver_worker.worker.model_runner
     engine.forget(host=True)
     engine.add([7] * 40)

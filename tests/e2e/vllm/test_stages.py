@@ -14,10 +14,9 @@ from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
-from vllm_served_mix import Engine, host_and_files, mix
+from vllm_served_mix import Engine, ended, host_and_files, mix, small_host
 from vllm_stage_room import OPTIONS
 
-from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.adapters.vllm.block_group import NO_LAYER_BYTES
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
@@ -45,27 +44,14 @@ def common_layouts() -> Iterator[None]:
 @contextmanager
 def life(model: str, path: Path, directory: Path) -> Iterator[Engine]:
     """An engine of two stages with a small host tier and a file store."""
-    small = mock.patch.object(PageAllocator, "free_pages", property(lambda pool: HOST_PAGES - pool.used_pages))
-    with small, common_layouts(), mock.patch.dict(os.environ, VLLM_CPU_OMP_THREADS_BIND="nobind"):
-        engine = Engine(model, path, settings=host_and_files(directory), **OPTIONS)
-        try:
-            assert engine.llm.collective_rpc("make_room") == [False, True]
-            yield engine
-            side = engine.side
-            assert side.index.tree.check() == []
-            assert not side.open_jobs
-            assert not side.has_work
-        finally:
-            engine.core.shutdown()
-
-
-def right_outputs(engine: Engine, asked: list[tuple[list[int], str | None]]) -> list[list[int]]:
-    """Without any cache."""
-    alone: dict[Any, list[int]] = {}
-    for tokens, salt in asked:
-        if (tuple(tokens), salt) not in alone:
-            alone[tuple(tokens), salt] = engine.alone(tokens, salt=salt)
-    return [alone[tuple(tokens), salt] for tokens, salt in asked]
+    with (
+        small_host(HOST_PAGES),
+        common_layouts(),
+        mock.patch.dict(os.environ, VLLM_CPU_OMP_THREADS_BIND="nobind"),
+        ended(Engine(model, path, settings=host_and_files(directory), **OPTIONS)) as engine,
+    ):
+        assert engine.llm.collective_rpc("make_room") == [False, True]
+        yield engine
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -84,7 +70,7 @@ def test_stages_resume_on_host_pages_and_after_a_restart_on_files(model: str, tm
         assert counters["loaded_tokens"] > 5 * engine.page
         assert counters["stored_pages"] > 10
         assert "failed_loads" not in counters
-        right = right_outputs(engine, [(tokens, salt) for tokens, salt, _ in served])
+        right = engine.right((tokens, salt) for tokens, salt, _ in served)
     assert [output for *_, output in served] == right
     with life(model, path, directory) as engine:
         names = []
