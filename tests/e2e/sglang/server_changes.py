@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from caches import HOST, STORE, Cache, chosen
-from server_kits import VOCABULARY, options_parser, prepared, saved_model, started
+from server_kits import VOCABULARY, options_parser, prepared, saved_model, serving
 from server_staleness import Client
 
 KEY = "secret"
@@ -174,12 +174,8 @@ def main() -> int:
     if answers.exists():
         wanted = {Path(name): found for name, found in json.loads(answers.read_text()).items()}
     for model in models if not wanted else ():
-        server, address = started(model, none, work, options, **divided)
-        try:
+        with serving(model, none, work, options, **divided) as (_, address):
             wanted[model], _ = Client(address).ask(prompts)
-        finally:
-            server.terminate()
-            server.wait(60)
     answers.write_text(json.dumps({str(model): found for model, found in wanted.items()}))
     store = {"engine": "file", "directory": str(work / "files"), "capacity_bytes": 1 << 28, "prefetch": {"min_tokens": 8}}
     config = {**HOST, "store": {**store, "weights_version": "run"}, "inspector": {"port": 0}}
@@ -187,18 +183,14 @@ def main() -> int:
     if divided:  # by the older of SGLang's two spellings
         divided |= {"enable_dp_attention": True, "dp_size": options.dp, "load_balance_method": "round_robin"}
     more = {"max_total_tokens": 1500, "hicache_ratio": 2.0, **divided}
-    server, address = started(models[0], cache, work, options, ranks=options.dp, stages=options.pp, **more)
-    changes = Changes(AdminClient(address, options.dp), draw, prompts, wanted, keeps_store=options.pp > 1)
-    try:
+    with serving(models[0], cache, work, options, ranks=options.dp, stages=options.pp, **more) as (_, address):
+        changes = Changes(AdminClient(address, options.dp), draw, prompts, wanted, keeps_store=options.pp > 1)
         for number in range(options.rounds):
             try:
                 changes.round()
             except AssertionError as error:
                 print(f"round {number} of seed {options.seed}, after {dict(changes.done)}: {error}", flush=True)
                 return 1
-    finally:
-        server.terminate()
-        server.wait(60)
     print(f"{dict(changes.done)}, {changes.cached} tokens cached, every answer that of its weights")
     return 0
 

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,36 @@ def started(
         time.sleep(1)
     server.terminate()
     raise RuntimeError(f"no server: {log.name}")
+
+
+@contextmanager
+def serving(
+    model: Path, cache: Cache, work: Path, options: argparse.Namespace, **more: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """As `started`; the server ends at the end."""
+    server, address = started(model, cache, work, options, **more)
+    try:
+        yield server, address
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+class Expectations:
+    """What is expected of a server, each told in a line.
+
+    Attributes:
+        failed: those that did not hold.
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def __call__(self, what: str, *, holds: bool, found: object = "") -> None:
+        """Tell whether one holds, with what was found."""
+        print(f"{what}: {'yes' if holds else 'NO'} {found}", flush=True)
+        if not holds:
+            self.failed.append(what)
 
 
 def kits(address: str, model: Path, work: Path, server: subprocess.Popen[bytes]) -> dict[str, Callable[[], object]]:
@@ -192,9 +223,8 @@ def main() -> int:
     work = prepared(options)
     model = saved_model(options.models)
     [cache] = chosen([options.cache])
-    server, address = started(model, cache, work, options)
     failed = 0
-    try:
+    with serving(model, cache, work, options) as (server, address):
         for name, run in kits(address, model, work, server).items():
             if options.kits not in name:
                 continue
@@ -206,9 +236,6 @@ def main() -> int:
                 outcome = f"failed: {type(error).__name__}: {str(error)[:300]}"
                 failed += 1
             print(f"{name}: {outcome} ({time.monotonic() - start:.0f} s)", flush=True)
-    finally:
-        server.terminate()
-        server.wait(60)
     return 1 if failed else 0
 
 

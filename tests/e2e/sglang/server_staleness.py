@@ -10,11 +10,13 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from caches import chosen
-from server_kits import VOCABULARY, options_parser, prepared, saved_model, started
+from server_kits import VOCABULARY, Expectations, options_parser, prepared, saved_model, serving
 
 ANSWER = 24
 
@@ -71,19 +73,14 @@ def main() -> int:
     [cache] = chosen([options.cache])
     draw = random.Random(1)
     prompts = [[draw.randrange(VOCABULARY) for _ in range(300)] for _ in range(4)]
-    failed: list[str] = []
+    expect = Expectations()
 
-    def expect(what: str, *, holds: bool, found: object = "") -> None:
-        print(f"{what}: {'yes' if holds else 'NO'} {found}", flush=True)
-        if not holds:
-            failed.append(what)
+    @contextmanager
+    def served(model: Path) -> Iterator[Client]:
+        with serving(model, cache, work, options) as (_, address):
+            yield Client(address)
 
-    def with_server(model: Path) -> Any:
-        server, address = started(model, cache, work, options)
-        return server, Client(address)
-
-    server, client = with_server(one)
-    try:
+    with served(one) as client:
         first, cached = client.ask(prompts)
         expect("first: nothing cached", holds=cached == 0, found=cached)
         again, cached = client.ask(prompts)
@@ -95,12 +92,8 @@ def main() -> int:
         expect("flushed", holds=client.flush())
         again, cached = client.ask(prompts)
         expect("after the flush: cached in files, equal", holds=cached > 0 and again == first, found=cached)
-    finally:
-        server.terminate()
-        server.wait(60)
 
-    server, client = with_server(one)
-    try:
+    with served(one) as client:
         again, cached = client.ask(prompts)
         expect("after a restart: cached in files, equal", holds=cached > 0 and again == first, found=cached)
         answer = client.post("/update_weights_from_disk", model_path=str(two))
@@ -113,19 +106,12 @@ def main() -> int:
         answer = client.post("/update_weights_from_disk", model_path=str(one))
         again, cached = client.ask(prompts)
         expect("with the old weights again: nothing cached, equal", holds=cached == 0 and again == first, found=cached)
-    finally:
-        server.terminate()
-        server.wait(60)
 
-    server, client = with_server(two)
-    try:
+    with served(two) as client:
         alone, cached = client.ask(prompts)
         expect("a server of the other weights: nothing of the files", holds=cached == 0, found=cached)
         expect("its answers are those after the update", holds=alone == other)
-    finally:
-        server.terminate()
-        server.wait(60)
-    return 1 if failed else 0
+    return 1 if expect.failed else 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from caches import chosen
-from server_kits import VOCABULARY, options_parser, prepared, saved_model, started
+from server_kits import VOCABULARY, Expectations, options_parser, prepared, saved_model, serving
 from server_staleness import Client
 
 SAMPLE = re.compile(r"^(unified_tree_\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
@@ -63,22 +63,13 @@ def main() -> int:
     model = saved_model(options.models)
     draw = random.Random(1)
     prompts = [[draw.randrange(VOCABULARY) for _ in range(300)] for _ in range(4)]
-    failed: list[str] = []
-
-    def expect(what: str, *, holds: bool, found: object = "") -> None:
-        print(f"{what}: {'yes' if holds else 'NO'} {found}", flush=True)
-        if not holds:
-            failed.append(what)
+    expect = Expectations()
 
     def serve(name: str, use: Callable[[Client, str], object], **more: Any) -> str:
         """Use a server with a cache; its log."""
         [cache] = chosen([name])
-        server, address = started(model, cache, work, options, **{"enable_metrics": True, **more})
-        try:
+        with serving(model, cache, work, options, **{"enable_metrics": True, **more}) as (_, address):
             use(Client(address), address)
-        finally:
-            server.terminate()
-            server.wait(60)
         return (work / f"server.{name}.log").read_text(errors="replace")
 
     def store(client: Client, address: str) -> None:
@@ -120,7 +111,7 @@ def main() -> int:
         except RuntimeError:
             log = (work / "server.ours.log").read_text(errors="replace")
             expect(f"{flag} is refused", holds=f"--radix-cache-backend unified_tree does not support {flag}" in log)
-    return 1 if failed else 0
+    return 1 if expect.failed else 0
 
 
 if __name__ == "__main__":
