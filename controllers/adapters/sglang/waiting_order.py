@@ -34,23 +34,15 @@ def depth_first_order(tree: UnifiedTree, boundaries: Sequence[Boundary]) -> list
         else:
             children[ROOT_ID][boundary.node if below is None else below] = None
     children[ROOT_ID].pop(ROOT_ID, None)
+    parents_first = [ROOT_ID]
+    for at in parents_first:  # it grows meanwhile
+        parents_first.extend(children.get(at, ()))
     weights: dict[int, int] = {}
-    visits: list[tuple[int, bool]] = [(ROOT_ID, False)]
-    parents_first = []
-    while visits:
-        at, _ = visits.pop()
-        parents_first.append(at)
-        visits.extend((child, False) for child in children.get(at, ()))
     for at in reversed(parents_first):
         weights[at] = len(ending.get(at, ())) + sum(weights[child] for child in children.get(at, ()))
-    order: list[int] = []
-    visits = [(ROOT_ID, False)]
+    last_first, visits = [], [ROOT_ID]
     while visits:
-        at, is_done = visits.pop()
-        if is_done:
-            order.extend(ending.get(at, ()))
-            continue
-        visits.append((at, True))
-        heaviest_last = sorted(children.get(at, ()), key=lambda child: -weights[child])
-        visits.extend((child, False) for child in reversed(heaviest_last))
-    return order
+        at = visits.pop()
+        last_first.append(at)
+        visits.extend(sorted(children.get(at, ()), key=lambda child: -weights[child]))  # the lightest is visited next
+    return [index for at in reversed(last_first) for index in ending.get(at, ())]

@@ -140,7 +140,7 @@ class WorkerSide:
         """Copy blocks that the step computed; done when this returns."""
         begin = perf_counter()
         for job in jobs:
-            is_failed = not self._copied(job, self._save)
+            is_failed = not self._copied(job, BlockPages.save)
             with self._lock:
                 self._report.add(job.job_id, failed=is_failed)
         self._timed("save", jobs, begin)
@@ -233,30 +233,24 @@ class WorkerSide:
             logger.error("%d pages of request %s are not what was saved; it is not loaded", corrupt, printable(job.request_id))
             return every
         if self._stream is None:
-            is_copied = self._copied(job, self._load)
+            is_copied = self._copied(job, BlockPages.load)
         else:
             with torch.cuda.stream(self._stream):
                 if after is not None:
                     self._stream.wait_event(after)
-                is_copied = self._copied(job, self._load)
+                is_copied = self._copied(job, BlockPages.load)
                 self._stream.synchronize()
         return set() if is_copied else every
 
-    def _copied(self, job: Job, copy: Callable[[PageCopies], None]) -> bool:
+    def _copied(self, job: Job, copy: Callable[[BlockPages, PageCopies], None]) -> bool:
         """Whether a job's copies were made. An error of the device fails the job, not the engine."""
         try:
             for copies in job.copies:
-                copy(copies)
+                copy(self._pages[copies.group], copies)
         except (RuntimeError, IndexError):
             logger.exception("the copies of request %s failed", printable(job.request_id))
             return False
         return True
-
-    def _save(self, copies: PageCopies) -> None:
-        self._pages[copies.group].save(copies)
-
-    def _load(self, copies: PageCopies) -> None:
-        self._pages[copies.group].load(copies)
 
     def _timed(self, kind: str, jobs: Sequence[Job], begin: float) -> None:
         size = sum(len(copies.pages) * self._pages[copies.group].block_bytes for job in jobs for copies in job.copies)
