@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from mix import Mix, MixSettings, Request
-from sessions import NamedSessions, Sessions
 
 
 @dataclass(slots=True)
@@ -47,6 +46,8 @@ class Session:
 
 class Sessions:
     """The sessions of one mix. They fork where two requests continue one, replace what continued it, and close at any time.
+
+    A request names the one that it continues, and sends the rest of its prompt alone.
 
     Args:
         manager: SGLang's `TokenizerManager`.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from agents import Agents
 from hit_comparison import Counting
 from model_caches import our_cache
 from scheduler_model import Case, Pools
@@ -42,6 +41,8 @@ class Agent:
 @dataclass(slots=True)
 class Agents:
     """Draws waves by one seed. A session's next turn comes some waves later, and the order of sessions is random.
+
+    Each agent speaks turn by turn; some step back or branch, and end at any time. Others ask once, without a session.
 
     Args:
         seed: of the draws.

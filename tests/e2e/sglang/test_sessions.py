@@ -18,10 +18,9 @@ import sglang_engine
 
 with sglang_engine.imports():
     import torch
-    from agents import Agents, Ask
     from model_caches import CASES, our_cache
     from scheduler_model import Case, Pools, Request, Scheduler
-    from session_hits import KINDS, RIVALS, hits
+    from session_hits import KINDS, RIVALS, Agents, Ask, hits
     from sglang.srt.managers.io_struct import CloseSessionReqInput, OpenSessionReqInput
     from sglang.srt.managers.kv_hints import KvHintAction, KvHintsEnvelope
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
