@@ -34,13 +34,14 @@ def depth_first_order(tree: UnifiedTree, boundaries: Sequence[Boundary]) -> list
         else:
             children[ROOT_ID][boundary.node if below is None else below] = None
     children[ROOT_ID].pop(ROOT_ID, None)
-    parents_first = [ROOT_ID]
+    parents_first: list[int] = [ROOT_ID]
     for at in parents_first:  # it grows meanwhile
         parents_first.extend(children.get(at, ()))
     weights: dict[int, int] = {}
     for at in reversed(parents_first):
         weights[at] = len(ending.get(at, ())) + sum(weights[child] for child in children.get(at, ()))
-    last_first, visits = [], [ROOT_ID]
+    last_first: list[int] = []
+    visits: list[int] = [ROOT_ID]
     while visits:
         at = visits.pop()
         last_first.append(at)
