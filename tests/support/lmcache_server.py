@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import importlib.util
+import itertools
 import os
 import signal
 import tempfile
@@ -15,9 +16,13 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import pytest
 from lmcache_process import start_server
+from numpy.typing import NDArray
 from ports import free_port
+
+from unified_tree.controllers.prefix_linker import PrefixLinker
 
 CHUNK_TOKENS = 16
 QUIET = pytest.mark.filterwarnings("ignore:.LoggingHandler. in .opentelemetry-sdk. is deprecated:DeprecationWarning")
@@ -45,6 +50,20 @@ def until(ask: Callable[[], object], seconds: float = 30) -> None:
     while not ask():
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def find(linker: PrefixLinker, ids: NDArray[np.int64], salt: str, at_least: int, patience_s: float = 60.0) -> tuple[str, int]:
+    """A lookup, and how many tokens it found: so many, or fewer after so long. What was stored is found a moment later."""
+    deadline = time.monotonic() + patience_s
+    for number in itertools.count():
+        name = f"find {salt} {number} {time.monotonic()}"
+        linker.lookup(name, ids, salt)
+        until(lambda name=name: linker.found(name) is not None)  # type: ignore[misc]
+        found = linker.found(name) or 0
+        if found >= at_least or time.monotonic() > deadline:
+            return name, found
+        linker.release(name)
+    raise AssertionError
 
 
 class Lmcache:

@@ -9,7 +9,7 @@ from typing import Any
 import lmcache_server
 import numpy as np
 import pytest
-from lmcache_server import CHUNK_TOKENS, Lmcache, until
+from lmcache_server import CHUNK_TOKENS, Lmcache, find, until
 from ports import free_port
 
 from unified_tree import Key
@@ -25,6 +25,8 @@ pytestmark = lmcache_server.QUIET
 CHUNK = CHUNK_TOKENS
 PAGES = 96
 IDS = np.random.default_rng(1).integers(0, 50_000, 8 * CHUNK)
+END = 4 * CHUNK
+"""Of what is put."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def span(tensors: LinkedTensors, begin: int, end: int, first_page: int, salt: st
     return Span(tokens=IDS, salt=salt, begin=begin, end=end, pages=tensors.pages(ids))
 
 
-def put(linker: DaemonLinker, tensors: LinkedTensors, salt: str, end: int = 4 * CHUNK) -> Progress:
+def put(linker: DaemonLinker, tensors: LinkedTensors, salt: str, end: int = END) -> Progress:
     tensors.write(IDS, salt, np.arange(end // PAGE))
     name = f"put {salt} {time.monotonic()}"
     linker.store(name, span(tensors, 0, end, 0, salt))
@@ -66,24 +68,10 @@ def put(linker: DaemonLinker, tensors: LinkedTensors, salt: str, end: int = 4 * 
     return progress
 
 
-def find(linker: DaemonLinker, salt: str, at_least: int = 4 * CHUNK, patience_s: float = 60.0) -> tuple[str, int]:
-    deadline = time.monotonic() + patience_s
-    for attempt in range(10_000):
-        name = f"find {salt} {attempt} {time.monotonic()}"
-        linker.lookup(name, IDS, salt)
-        until(lambda name=name: linker.found(name) is not None)  # type: ignore[misc]
-        found = linker.found(name)
-        assert found is not None
-        if found >= at_least or time.monotonic() > deadline:
-            return name, found
-        linker.release(name)
-    raise AssertionError
-
-
 def get(linker: DaemonLinker, tensors: LinkedTensors, salt: str) -> bool:
     """Whether what was put comes, and is right."""
-    name, found = find(linker, salt)
-    if found < 4 * CHUNK:
+    name, found = find(linker, IDS, salt, END)
+    if found < END:
         linker.release(name)
         return False
     target = np.arange(32, 32 + found // PAGE)
@@ -116,7 +104,7 @@ def test_what_is_stored_outlives_the_server_that_stored_it(server: Lmcache, tens
     assert get(second, tensors, "outlives")
     second.close()
     third = opened(server, tensors, model="another")
-    assert find(third, "outlives", 1, 5.0)[1] == 0, "another model's"
+    assert find(third, IDS, "outlives", 1, 5.0)[1] == 0, "another model's"
     third.close()
 
 
@@ -141,7 +129,7 @@ def test_a_killed_daemon_is_noticed_and_the_next_one_is_picked_up(tensors: Linke
     with Lmcache() as server:
         linker = opened(server, tensors)
         assert put(linker, tensors, "killed") is Progress.DONE
-        name, found = find(linker, "killed")
+        name, found = find(linker, IDS, "killed", END)
         server.kill()
         until(lambda: not linker.is_healthy, 5)
         linker.retrieve(name, span(tensors, 0, found, 32, "killed"))
@@ -159,7 +147,7 @@ def test_a_killed_daemon_is_noticed_and_the_next_one_is_picked_up(tensors: Linke
         server.chunk_tokens = CHUNK
         server.start()
         until(lambda: linker.is_healthy)
-        assert find(linker, "killed", 1, 5.0)[1] == 0, "the new one's memory is empty"
+        assert find(linker, IDS, "killed", 1, 5.0)[1] == 0, "the new one's memory is empty"
         assert put(linker, tensors, "killed") is Progress.DONE
         assert get(linker, tensors, "killed")
         linker.close()
@@ -169,7 +157,7 @@ def test_a_frozen_daemon_may_write_until_it_is_killed(tensors: LinkedTensors) ->
     with Lmcache() as server:
         linker = opened(server, tensors)
         assert put(linker, tensors, "frozen") is Progress.DONE
-        name, found = find(linker, "frozen")
+        name, found = find(linker, IDS, "frozen", END)
         server.pause()
         tensors.spoil(np.arange(32, 64))
         linker.retrieve(name, span(tensors, 0, found, 32, "frozen"))
@@ -190,7 +178,7 @@ def test_a_daemon_that_thaws_ends_what_it_had_begun(tensors: LinkedTensors) -> N
     with Lmcache() as server:
         linker = opened(server, tensors)
         assert put(linker, tensors, "thawed") is Progress.DONE
-        name, found = find(linker, "thawed")
+        name, found = find(linker, IDS, "thawed", END)
         server.pause()
         target = np.arange(32, 32 + found // PAGE)
         tensors.spoil(target)
@@ -215,7 +203,7 @@ def test_closing_beside_a_frozen_daemon_ends_and_says_what_it_left(tensors: Link
     with Lmcache() as server:
         linker = opened(server, tensors)
         assert put(linker, tensors, "left") is Progress.DONE
-        name, found = find(linker, "left")
+        name, found = find(linker, IDS, "left", END)
         server.pause()
         linker.retrieve(name, span(tensors, 0, found, 32, "left"))
         with pytest.raises(LinkError, match=f"transfers of \\['{name}'\\] have not ended"):
@@ -232,7 +220,7 @@ def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTen
         key = Key(IDS)
         salt = link._salt.of("")
         assert put(linker, tensors, salt) is Progress.DONE
-        linker.release(find(linker, salt)[0])
+        linker.release(find(linker, IDS, salt, END)[0])
         link.lookup("one", key)
         name = link._requests["one"].name
         until(lambda: linker.found(name) is not None)
@@ -287,16 +275,9 @@ def test_tokens_that_the_daemon_cannot_hash_are_not_asked_for(linker: DaemonLink
     linker.store("all", Span(tokens=ids, salt="wide", begin=0, end=8 * CHUNK, pages=tensors.pages(pages)))
     assert linker.progress("all") is Progress.FAILED
     linker.release("all")
-    end = 4 * CHUNK
-    linker.store("part", Span(tokens=ids, salt="wide", begin=0, end=end, pages=tensors.pages(pages[: end // PAGE])))
+    linker.store("part", Span(tokens=ids, salt="wide", begin=0, end=END, pages=tensors.pages(pages[: END // PAGE])))
     until(lambda: linker.progress("part") is Progress.DONE)
     linker.release("part")
-    found = 0
-    for attempt in range(1000):
-        linker.lookup(f"wide {attempt}", ids, "wide")
-        until(lambda attempt=attempt: linker.found(f"wide {attempt}") is not None)  # type: ignore[misc]
-        found = linker.found(f"wide {attempt}") or 0
-        linker.release(f"wide {attempt}")
-        if found:
-            break
-    assert found == end
+    name, found = find(linker, ids, "wide", 1)
+    linker.release(name)
+    assert found == END

@@ -17,7 +17,7 @@ from unified_tree.terms.errors import ConfigurationError
     ("opened", "missing"),
     [
         (lambda pools: open_daemon(pools, daemon="127.0.0.1:1", model="m"), "zmq"),
-        (lambda pools: open_in_process(pools, model="m"), "lmcache"),
+        (lambda pools: open_in_process(pools, model="m"), "lmcache.v1.cache_engine"),
     ],
     ids=["daemon", "in process"],
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import lmcache_server
 import numpy as np
 import pytest
-from lmcache_server import Lmcache, until
+from lmcache_server import Lmcache, find, until
 
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
@@ -90,13 +90,8 @@ def test_a_state_in_the_page_that_stands_for_none_is_a_miss(server: Lmcache, ten
         pages = {"full": np.arange(4), "swa": np.arange(2), "overlap": np.arange(1, 2), "mamba": np.array([page])}
         linker.store(salt, Span(tokens=tokens, salt=salt, begin=0, end=CHUNK, pages=pages))
         until(lambda salt=salt: linker.progress(salt) is Progress.DONE)  # type: ignore[misc]
-        found, deadline, number = 0, time.monotonic() + (0.3 if not wanted else 60), 0
-        while found == 0 and time.monotonic() < deadline:
-            name, number = f"{salt} {number}", number + 1
-            linker.lookup(name, tokens, salt)
-            until(lambda name=name: linker.found(name) is not None)  # type: ignore[misc]
-            found = linker.found(name) or 0
-            linker.release(name)
+        name, found = find(linker, tokens, salt, 1, 60 if wanted else 0.3)
+        linker.release(name)
         assert found == wanted
         linker.release(salt)
     linker.close()
