@@ -8,11 +8,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 import sglang_engine
+from waiting import told
 
 with sglang_engine.imports():
     import torch
@@ -20,7 +21,7 @@ with sglang_engine.imports():
     from scheduler_model import Case, Pools, Scheduler, run
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-    from unified_tree import MissCause
+    from unified_tree import ConfigurationError, MissCause
     from unified_tree.controllers.adapters.sglang.hooks import call_when_idle
     from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
     from unified_tree.controllers.cli.inspect_command import live_summary
@@ -169,10 +170,15 @@ def test_the_page_follows_the_cache_through_a_flush() -> None:
 
 def test_a_page_with_a_token_answers_to_it_alone() -> None:
     with engine(Case(), token=TOKEN) as served:
-        served.idle(lambda: time.sleep(0.5))
+        page = served.url.partition("?")[0]
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(served.url.partition("?")[0] + "api/state", timeout=10)
-        assert served.idle(lambda: read_figures(served.url.partition("?")[0], TOKEN))
+            urllib.request.urlopen(page + "api/state", timeout=10)
+
+        def figures() -> Any:
+            with suppress(ConfigurationError):  # until the first were told
+                return read_figures(page, TOKEN)
+
+        assert served.idle(lambda: told(figures, bool, "figures"))
 
 
 @pytest.mark.parametrize("write_policy", [None, "back"])
