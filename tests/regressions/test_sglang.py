@@ -17,8 +17,7 @@ from sglang_tiers import KINDS, PAGES, SIZE, TOKENS, Served
 
 from unified_tree import Key
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, WINDOW
-from unified_tree.controllers.adapters.sglang.engine_mover import EngineMover
-from unified_tree.controllers.adapters.sglang.engine_tensors import RankParts, engine_tensors
+from unified_tree.controllers.adapters.sglang.engine_tensors import EngineMover, RankParts, engine_tensors
 from unified_tree.declare.page_format import PageFormat
 from unified_tree.terms.errors import StorageError
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, WINDOW, PageNumbers
 from unified_tree.controllers.pools.copier import index_copier, page_copier
+from unified_tree.controllers.pools.cpu_memory import device_view
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves, device_index
-from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
 from unified_tree.declare.page_format import EVERY_SLOT, ITEM_BYTES, WHOLE, ContextShard, PageFormat, Part, Shard
 from unified_tree.terms.errors import ConfigurationError

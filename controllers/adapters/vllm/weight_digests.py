@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from unified_tree.controllers.storage_tier.checkpoint import weights_version
+from unified_tree.controllers.storage_tier.store_settings import weights_version
 
 Files = tuple[tuple[str, int, int], ...]
 """Names, sizes and times of change, in ns."""
