@@ -6,7 +6,7 @@ a boundary (a length one can resume from) that can be backed up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.keys import PACKED_BYTES, Key, as_bytes
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.state_pages import StatePages
     from unified_tree.nodes.node import Receipt
     from unified_tree.terms.results import Boundary, InsertResult
+
+
+UNSAVED: Final = "not saved where it was due"
+WITHOUT_PAGE: Final = "no state page was free"
 
 
 class Publication(NamedTuple):
@@ -209,14 +213,14 @@ class PublishedTokens:
         first = min((at for at in self.save_at if at not in self.saved), default=NO_LENGTH)
         return first if first != self._prompt_tokens else first - self._resources.layout.page_size
 
-    def publish(self, publication: Publication) -> list[int]:
+    def publish(self, publication: Publication) -> dict[int, str]:
         """Publish up to its end: an insert for each length that becomes a boundary, and for the end.
 
-        Returns the save points that it passed without a state.
+        Returns the save points that it passed without a state, and why.
         """
         end, states, resumable = publication.end, publication.states, publication.resumable
         layout = self._resources.layout
-        passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
+        passed = self._unsaved(states, end) if self._states is not None and self.save_at else {}
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
@@ -233,15 +237,18 @@ class PublishedTokens:
             self._states.free_superseded(end, states)
         return passed
 
-    def _unsaved(self, states: Mapping[int, int], end: int) -> list[int]:
-        """The save points up to `end` that a commit passes without a state. Each is counted."""
+    def _unsaved(self, states: Mapping[int, int], end: int) -> dict[int, str]:
+        """The save points up to `end` that a commit passes without a state, and why. Each is counted."""
         point, tree = self._resources.layout.point, self._resources.tree
-        assert point is not None
+        assert point is not None and self._states is not None
         if not tree.pool(point).component.required:
-            return []
-        passed = [length for length in self.save_at if self.committed < length <= end and length not in states]
-        for _ in passed:
-            self._resources.counters.count_drop("state not saved where it was due")
+            return {}
+        passed: dict[int, str] = {}
+        for length in self.save_at:
+            if self.committed < length <= end and length not in states:
+                has_page = length in self._states.saves
+                passed[length] = UNSAVED if has_page else WITHOUT_PAGE
+                self._resources.counters.count_drop(f"state {UNSAVED}" if has_page else "no page for a state where it was due")
         return passed
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:

@@ -245,10 +245,10 @@ class LeaseMisses(Flight):
         if self.is_found:
             ledger.in_flight.move(self, max(committed, self._known))
 
-    def unsaved(self, ledger: MissLedger, boundary: Boundary, lengths: list[int]) -> None:
-        """States were due at lengths up to a boundary, and were not saved."""
-        for length in lengths:
-            ledger.note_unsaved(boundary, length, "not saved where it was due")
+    def unsaved(self, ledger: MissLedger, boundary: Boundary, lengths: dict[int, str]) -> None:
+        """States were due at lengths up to a boundary, and were not saved, for these reasons."""
+        for length, reason in lengths.items():
+            ledger.note_unsaved(boundary, length, reason)
 
     def load_failed(self, ledger: MissLedger, compute_from: int, tokens: int) -> None:
         """Its load failed, so these tokens before those that it computes are not there after all."""

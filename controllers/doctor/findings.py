@@ -46,6 +46,11 @@ RULES = (
         "Run up to each length of `lease.save_at`, save the state into `save_pages`, and pass it to `commit`.",
     ),
     Rule(
+        "never_saved/no state page was free",
+        "states that were due had no page: {tokens}.",
+        "Give the pool of states more pages, or run fewer requests at once: each may need three.",
+    ),
+    Rule(
         "never_saved/aborted",
         "requests ended before their prompt was computed, and what stands on theirs is {tokens}.",
         "Save a state with each chunk (`checkpoints`), or let requests end their prefill.",
@@ -269,7 +274,7 @@ def _flooded(figures: Figures) -> Iterator[Finding]:
 
 def _never_saved(figures: Figures) -> Iterator[Finding]:
     """Paths without windows or states, for no reason of those that are known."""
-    known = ("not saved where it was due", "aborted")
+    known = ("not saved where it was due", "no state page was free", "aborted")
     tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(f"never_saved/{reason}", 0) for reason in known)
     counted = _counted(tokens) + _mostly_of(figures.namespaces.get("never_saved", {}), tokens)
     yield _finding(

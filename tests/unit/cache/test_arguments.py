@@ -251,6 +251,12 @@ def test_a_place_that_is_passed_without_its_state_is_counted() -> None:
     cache.commit(lease, TOKENS, {8: lease.save_pages[8]})
     assert cache.stats().drops == {"state not saved where it was due": 1}
     cache.release(lease)
+    short = PrefixCache(KINDS, 2, {**COUNTS, "mamba": 2})
+    with short.acquire(Key(TOKENS), checkpoints=[4, 8]) as lease:
+        short.allocate(lease, 12)
+        assert (lease.save_at, len(lease.save_pages)) == ((4, 8), 1)
+        short.commit(lease, TOKENS, dict(lease.save_pages))
+    assert short.stats().drops == {"no page for a state where it was due": 1}
     optional = PrefixCache([FULL, Component(name="mamba", coverage=MAMBA.coverage, required=False)], 2)
     with optional.acquire(Key(TOKENS)) as lease:
         optional.allocate(lease, 12)

@@ -244,6 +244,13 @@ def test_a_state_that_was_due_and_not_saved_is_told() -> None:
     assert served.details("abcdef")[0] == "not saved where it was due"
 
 
+def test_a_state_without_a_page_is_told() -> None:
+    served = Served([FULL, MAMBA], {"full": 40, "mamba": 1})
+    with served.start("abcdefgh", checkpoints=(4,)) as lease:
+        served.run(lease, "abcdefgh")
+    assert served.details("abcdef")[0] == "no state page was free"
+
+
 def test_what_lies_behind_the_save_grid_cannot_be_saved() -> None:
     served = Served([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=8)])
     served.serve("abcdefghijkl")
