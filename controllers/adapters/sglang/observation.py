@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.adapters.sglang.request_misses import MissFigures, RequestMisses
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
+from unified_tree.controllers.cache.stats import PolicyStats
 from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED
 from unified_tree.inputs.printable import traceback_of
@@ -85,10 +86,12 @@ class Observation:
         self.page: str | None = None
         self._inspected: EngineCache | None = None
         self.sessions: RequestSessions | None = None
-        self._lives: WrittenMetrics | None = None
+        self._figures: WrittenMetrics | None = None
+        self._tree: UnifiedTree | None = None
 
     def begin(self, tree: UnifiedTree) -> None:
         """A cache has this tree now, which is empty."""
+        self._tree = tree
         if self.misses is not None:
             self.misses.renew(tree)
         elif self.memory_bytes:
@@ -156,31 +159,35 @@ class Observation:
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work, and write what is due."""
         if self._collector is not None:
-            self._tell_lives()
+            self._tell_figures()
         if self.counters.observers.all:
             self.counters.observers.tell("polled")
 
-    def _tell_lives(self, *, is_last: bool = False) -> None:
-        """Write the figures of sessions and tenants among SGLang's metrics, at most once in an interval, and a last time."""
-        sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
-        if sessions is None and (tenants is None or not tenants.is_on):
+    def _tell_figures(self, *, is_last: bool = False) -> None:
+        """Write the figures of the policy, sessions and tenants among SGLang's metrics, at most once in an interval, and a last
+        time.
+        """
+        if self._tree is None:
             return
-        if self._lives is None:
+        sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
+        if self._figures is None:
             from unified_tree.controllers.adapters.sglang.metrics import WrittenMetrics
 
-            self._lives = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
-        lives = self._lives
-        if not (is_last or lives.is_due):
+            self._figures = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
+        written = self._figures
+        if not (is_last or written.is_due):
             return
-        found = [] if sessions is None else [*lives.families.sessions(len(sessions.turns.sessions), self.counters.hints)]
+        found = [*written.families.policy(PolicyStats.of(self._tree), self._tree.state.clock)]
+        if sessions is not None:
+            found += written.families.sessions(len(sessions.turns.sessions), self.counters.hints)
         if tenants is not None and tenants.is_on:
-            found += lives.families.tenants(tenants.stats())
-        lives.write(found)
+            found += written.families.tenants(tenants.stats())
+        written.write(found)
 
     def close(self) -> None:
         """Write the last figures; end the log, the page, and what the observers are told. Idempotent."""
         if self._collector is not None:
-            self._tell_lives(is_last=True)
+            self._tell_figures(is_last=True)
         if self._log is not None:
             self._log.close()
         if self._inspector is not None:

@@ -246,6 +246,7 @@ def test_the_last_figures_tell_of_hints_that_ended_with_the_engine(monkeypatch: 
     world.sessions.turns.hints.close()
     observation.step()
     assert len(told) == 1 and "unified_tree_hints_total" not in told[0]
+    assert told[0]["unified_tree_policy_failures_total"] == 0 and told[0]["unified_tree_ticks_total"] == tree.state.clock
     observation.close()
     assert told[1]["unified_tree_hints_total"] == 1
 
