@@ -66,12 +66,6 @@ CIRCLES = (
         "state.tree_state",
     },
     {"controllers.cache.hints", "controllers.cache.prefix_cache", "controllers.cache.stats"},
-    {
-        "controllers.storage_tier.persist_queue",
-        "controllers.storage_tier.prefetch",
-        "controllers.storage_tier.prefetcher",
-        "controllers.storage_tier.storage_controller",
-    },
 )
 """Modules that refer to each other, for types alone. No other may, and none of these that need not any more."""
 

@@ -341,7 +341,7 @@ class Inspector(CacheObserver):
         storage = self._cache.storage
         if storage is None:
             return
-        counters = storage.totals
+        counters = storage.shared.totals
         for kind, pages, size_bytes in (
             ("prefetch", counters.prefetched_pages, counters.prefetched_bytes),
             ("offload", counters.persisted_pages, counters.persisted_bytes),

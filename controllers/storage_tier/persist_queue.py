@@ -18,7 +18,7 @@ from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
-    from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.controllers.storage_tier.tier_store import TierStore
     from unified_tree.nodes.node import Node, Receipt
     from unified_tree.terms.results import Boundary
 
@@ -39,14 +39,14 @@ class OpenPersist:
 class PersistQueue:
     """Writes boundaries to the store."""
 
-    def __init__(self, controller: StorageController) -> None:
-        self._controller = controller
-        self._policy = controller.tier.persist
-        self._jobs = controller.tier.writing
-        self._ranks = controller.ranks
-        self._is_single_rank = controller.ranks.is_single_rank
-        self._state, self._locks = controller.tree.state, controller.tree.locks
-        composition, index_of = controller.composition, self._state.layout.index_of
+    def __init__(self, shared: TierStore) -> None:
+        self._shared = shared
+        self._policy = shared.tier.persist
+        self._jobs = shared.tier.writing
+        self._ranks = shared.ranks
+        self._is_single_rank = shared.ranks.is_single_rank
+        self._state, self._locks = shared.tree.state, shared.tree.locks
+        composition, index_of = shared.composition, self._state.layout.index_of
         self._paths = [(access.name, index_of(access.name)) for access in composition.paths]
         self._required = [(name, i) for name, i in self._paths if i in self._state.layout.required_paths]
         self._windows = [(access.name, index_of(access.name), access.need) for access in composition.trailing]
@@ -81,7 +81,7 @@ class PersistQueue:
             return
         if self.is_full:
             oldest, _ = self._waiting.popitem(last=False)
-            self._controller.count_drop("persist queue full", oldest)
+            self._shared.count_drop("persist queue full", oldest)
         self._waiting[boundary] = None
 
     def poll(self) -> None:
@@ -99,11 +99,11 @@ class PersistQueue:
             self._begin(boundary)
 
     def _begin(self, boundary: Boundary) -> None:
-        controller = self._controller
+        shared = self._shared
         try:
             receipt = self._locks.lock(boundary, HOST, None)
         except StaleBoundaryError:
-            controller.count_drop("persist stale", boundary)
+            shared.count_drop("persist stale", boundary)
             return
         try:
             refusal = self._start(receipt)
@@ -112,27 +112,27 @@ class PersistQueue:
             raise
         if refusal is not None:
             receipt.release()
-            controller.count_drop(refusal, receipt.boundary)
+            shared.count_drop(refusal, receipt.boundary)
 
     def _start(self, receipt: Receipt) -> str | None:
         """Start to write a locked boundary; why not, if it cannot be. Ranks decide alike, whatever each one's store holds."""
-        controller, state, boundary = self._controller, self._state, receipt.boundary
+        shared, state, boundary = self._shared, self._state, receipt.boundary
         node, length = self._locks.find(boundary)
         assert node is not None and node.root is not None
-        chain = controller.chain(node.root.name[0])
+        chain = shared.chain(node.root.name[0])
         if chain is None:
             return "persist before the ranks have met"
-        known, first_page = controller.known_prefixes.longest(node, length, chain.weights_version), 0
-        if self._is_single_rank and controller.stored_digests.is_believed(known.seen):
+        known, first_page = shared.known_prefixes.longest(node, length, chain.weights_version), 0
+        if self._is_single_rank and shared.stored_digests.is_believed(known.seen):
             first_page = known.seen.page_count
         pages = self._pages(node, length, first_page)
         for name, i in self._required:
             if name not in pages or node.host[i] is None:  # its ancestors have theirs if it has its own
                 return "persist not on host"
         key = key_of(node, length, len(known.digests) * state.page_size)
-        job = PersistJob(controller.composition, key, pages, known, first_page)
+        job = PersistJob(shared.composition, key, pages, known, first_page)
         number = 0 if self._is_single_rank else self._ranks.begin("persist")
-        self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
+        self._open[self._jobs.start(shared.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
         return None
 
     def _pages(self, node: Node, length: int, first_page: int) -> dict[str, bytes]:
@@ -158,7 +158,7 @@ class PersistQueue:
         for job in ended:
             opened = self._open[job]
             if opened.job.prefix is not None:
-                self._controller.known_prefixes.add(opened.receipt.boundary, opened.job.prefix)
+                self._shared.known_prefixes.add(opened.receipt.boundary, opened.job.prefix)
             if opened.job.is_to_begin_earlier:
                 self.add(opened.receipt.boundary)
             else:
@@ -185,16 +185,16 @@ class PersistQueue:
         if not failed:
             self._retry_at = 0.0
             return
-        self._retry_at = self._controller.tier.clock() + retry_s
+        self._retry_at = self._shared.tier.clock() + retry_s
         self._failed[boundary] = None
         self._failed.move_to_end(boundary)
         if len(self._failed) > self._policy.max_waiting:
             oldest, _ = self._failed.popitem(last=False)
-            self._controller.count_drop("persist not tried again", oldest)
+            self._shared.count_drop("persist not tried again", oldest)
 
     def _retry(self) -> None:
         """Try one boundary again that the store failed to take, if it is time; the next one when that has ended."""
-        now = self._controller.tier.clock()
+        now = self._shared.tier.clock()
         if now >= self._retry_at:
             assert self._policy.retry_s is not None
             self._retry_at = now + self._policy.retry_s
@@ -206,16 +206,16 @@ class PersistQueue:
         self._retry_at = 0.0
 
     def _count(self, error: str | None, job: PersistJob) -> None:
-        controller, totals = self._controller, self._controller.totals
+        shared, totals = self._shared, self._shared.totals
         totals.persisted_pages += job.written_pages
         totals.persisted_bytes += job.written_bytes
         if job.is_done:
             totals.persisted_boundaries += 1
             return
         if error is not None:
-            controller.broke_off("persist", error, job.key)
+            shared.broke_off("persist", error, job.key)
         reason = job.failure if error is None else error.split(":")[0]
-        controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", job.key)
+        shared.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", job.key)
 
     def close(self) -> None:
         """Release everything; the jobs have been closed."""

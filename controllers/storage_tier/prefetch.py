@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage.key_chain import KeyChain
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
     from unified_tree.controllers.storage_tier.jobs import Steps
-    from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.controllers.storage_tier.tier_store import TierStore
     from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Boundary
     from unified_tree.tree import UnifiedTree
@@ -215,10 +215,10 @@ class PrefetchStages:
         room: host pages for them.
     """
 
-    def __init__(self, controller: StorageController) -> None:
-        self._controller = controller
-        self._policy = controller.tier.prefetch
-        self.room = PrefetchRoom(controller.composition, controller.host, self._policy.max_host_share)
+    def __init__(self, shared: TierStore) -> None:
+        self._shared = shared
+        self._policy = shared.tier.prefetch
+        self.room = PrefetchRoom(shared.composition, shared.host, self._policy.max_host_share)
 
     def run(self, prefetch: Prefetch, found: FoundPrefix, base: Boundary, chain: KeyChain) -> Stages[None]:
         """Fetch to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
@@ -227,8 +227,8 @@ class PrefetchStages:
             found: describes what is on host, and is filled by the look-up.
             chain: names the prompt's pages in the store.
         """
-        controller, key = self._controller, prefetch.key
-        receipt, claim = controller.tree.lock(base, Tier.HOST, controller.path_names), None
+        shared, key = self._shared, prefetch.key
+        receipt, claim = shared.tree.lock(base, Tier.HOST, shared.path_names), None
         prefetch.base = receipt.boundary  # the lock may have cut its node
         try:
             yield from self._look_up(prefetch, found, chain)
@@ -238,9 +238,9 @@ class PrefetchStages:
                 return
             claim = self.room.claim_longest(found.base_pages, candidates)
             if claim is None:
-                controller.count_drop("prefetch: no room on host", key)
+                shared.count_drop("prefetch: no room on host", key)
                 return
-            fetch = Fetch(controller.composition, found, claim)
+            fetch = Fetch(shared.composition, found, claim)
             yield from self._read_paths(prefetch, fetch)
             length = yield from self._read_trailing(prefetch, fetch)
             if not length:
@@ -252,17 +252,17 @@ class PrefetchStages:
             if claim is not None:
                 self.room.release(claim)
             if prefetch.ticket is not None:
-                controller.ranks.cancel(prefetch.ticket)
+                shared.ranks.cancel(prefetch.ticket)
             receipt.release()
 
     def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
         """Reduces `found.lengths` to those that every rank's store has."""
-        controller, key = self._controller, prefetch.key
-        base = found.base_pages * controller.tree.page_size
-        prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
-        error = yield controller.jobs.look_up(found, chain)
+        shared, key = self._shared, prefetch.key
+        base = found.base_pages * shared.tree.page_size
+        prefetch.ticket = shared.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
+        error = yield shared.jobs.look_up(found, chain)
         found.is_over = True
-        size = controller.tree.page_size
+        size = shared.tree.page_size
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
             if self._policy.mode is PrefetchMode.TIMEOUT:  # no answer in time is none
@@ -271,7 +271,7 @@ class PrefetchStages:
             found.is_unanswered = failed = error is not None or found.is_unanswered
             prefetch.note_loss(found.lost_pages * size, found.limit_pages * size if failed else 0)
             if not failed:
-                controller.stored_digests.discard(found.digests[found.reach_pages :])
+                shared.stored_digests.discard(found.digests[found.reach_pages :])
         yield from self._agree(prefetch, found, error)
 
     def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
@@ -279,21 +279,21 @@ class PrefetchStages:
 
         Reduces `found.lengths` to those that every rank can still restore.
         """
-        controller, key, found = self._controller, prefetch.key, fetch.found
+        shared, key, found = self._shared, prefetch.key, fetch.found
         can_read_on = True
         while can_read_on:
             if not fetch.allocate_portion(self._policy.room_pages):
-                controller.count_drop("prefetch: no room on host", key)
+                shared.count_drop("prefetch: no room on host", key)
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
-            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
-            error = yield controller.jobs.read_paths(fetch)
+            prefetch.ticket = shared.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
+            error = yield shared.jobs.read_paths(fetch)
             is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
             if not is_stopped and (fell_short or error is not None):
-                prefetch.note_loss(found.longest_pages * controller.tree.page_size, 0)
+                prefetch.note_loss(found.longest_pages * shared.tree.page_size, 0)
             if fell_short and not is_stopped:
-                controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
+                shared.stored_digests.discard(found.digests[fetch.arrived_pages :])
             if fell_short or is_stopped:
                 found.lengths[fetch.arrived_pages + 1 :] = False
             yield from self._agree(prefetch, found, error)
@@ -304,65 +304,65 @@ class PrefetchStages:
 
         Returns the length in pages for which everything required has arrived on every rank; 0 if there is none.
         """
-        controller, key, found = self._controller, prefetch.key, fetch.found
-        trailing = controller.composition.trailing
+        shared, key, found = self._shared, prefetch.key, fetch.found
+        trailing = shared.composition.trailing
         required = {access.name for access in trailing if access.required}
         while found.lengths.any() and not self._is_unwanted(prefetch):
             length = longest(found.lengths)
             if not trailing:
                 return length
             if not fetch.claim.allocate_trailing(length):
-                controller.count_drop("prefetch: no room on host", key)
+                shared.count_drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
-            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", length)
-            error = yield controller.jobs.read_trailing(fetch, length)
+            prefetch.ticket = shared.ranks.open_ticket(f"{key.namespace} {key.length}", length)
+            error = yield shared.jobs.read_trailing(fetch, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
-                prefetch.note_loss(length * controller.tree.page_size, 0)
+                prefetch.note_loss(length * shared.tree.page_size, 0)
             yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length
-            controller.count_drop("prefetch shortened", key)
+            shared.count_drop("prefetch shortened", key)
         return 0
 
     def _agree_on_optional(self, prefetch: Prefetch, fetch: Fetch, length: int) -> Stages[None]:
         """An optional component is grafted only where it has arrived on every rank."""
-        optional = self._controller.composition.optional
+        optional = self._shared.composition.optional
         if optional:
             arrived = fetch.arrived(length)
-            prefetch.ticket = self._controller.ranks.open_ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+            prefetch.ticket = self._shared.ranks.open_ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
             agreed = yield np.array([True, *(name in arrived for name in optional)])
             prefetch.ticket = None
             fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}
 
     def _graft(self, prefetch: Prefetch, fetch: Fetch, length: int) -> None:
         """Put what has arrived into the tree."""
-        controller, size = self._controller, self._controller.tree.page_size
+        shared, size = self._shared, self._shared.tree.page_size
         taken = fetch.pages_for(length)
-        result = controller.tree.transfers.graft(prefetch.key.prefix(length * size), taken, after=prefetch.base)
+        result = shared.tree.transfers.graft(prefetch.key.prefix(length * size), taken, after=prefetch.base)
         fetch.claim.submit(taken)
         self.room.release(fetch.claim)
-        controller.host.free_all(result.unused)
-        controller.host.landed(result.boundary)
+        shared.host.free_all(result.unused)
+        shared.host.landed(result.boundary)
         found = fetch.found
         if len(found.digests) and found.chain is not None:
             known = KnownPrefix(weights_version=found.chain.weights_version, digests=found.digests[:length])
-            controller.known_prefixes.add(result.boundary, known)
-        totals, before = controller.totals, prefetch.tokens
-        prefetch.measure(controller.tree, length * size)
+            shared.known_prefixes.add(result.boundary, known)
+        totals, before = shared.totals, prefetch.tokens
+        prefetch.measure(shared.tree, length * size)
         totals.prefetched_tokens += max(0, prefetch.tokens - before)
         for name, ids in taken.items():
             totals.prefetched_pages += ids.size
-            totals.prefetched_bytes += ids.size * controller.tier.pools[name].value_bytes
-        if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
-            controller.stored_digests.add(found.digests[found.base_pages : length], written=False)
+            totals.prefetched_bytes += ids.size * shared.tier.pools[name].value_bytes
+        if {access.name for access in shared.composition.paths} <= fetch.arrived(length):
+            shared.stored_digests.add(found.digests[found.base_pages : length], written=False)
 
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
         """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""
         if error is not None:
-            self._controller.broke_off("prefetch", error, prefetch.key)
-            self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
+            self._shared.broke_off("prefetch", error, prefetch.key)
+            self._shared.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths
         prefetch.ticket = None
@@ -370,4 +370,4 @@ class PrefetchStages:
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
         """Whether no request wants it any more, or its state was invalidated."""
-        return not prefetch.users or prefetch.generation != self._controller.generation(prefetch.key.namespace)
+        return not prefetch.users or prefetch.generation != self._shared.generation(prefetch.key.namespace)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
     from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
-    from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.controllers.storage_tier.tier_store import TierStore
     from unified_tree.declare.keys import Key
 
 
@@ -46,12 +46,12 @@ class Prefetcher:
         requests: their requests.
     """
 
-    def __init__(self, controller: StorageController) -> None:
-        self._controller = controller
-        self._policy = controller.tier.prefetch
-        self._jobs = controller.tier.reading
-        self._clock = controller.tier.clock
-        self._stages = PrefetchStages(controller)
+    def __init__(self, shared: TierStore) -> None:
+        self._shared = shared
+        self._policy = shared.tier.prefetch
+        self._jobs = shared.tier.reading
+        self._clock = shared.tier.clock
+        self._stages = PrefetchStages(shared)
         self._numbers = count()
         self._by_place: dict[Place, Prefetch] = {}
         self._by_job: dict[Job, Prefetch] = {}
@@ -59,10 +59,10 @@ class Prefetcher:
         self.requests = PrefetchRequests(
             self._policy,
             self._clock,
-            controller.counters,
-            controller.tree.page_size,
-            controller.is_away,
-            may_give_up=controller.ranks.is_single_rank,
+            shared.counters,
+            shared.tree.page_size,
+            shared.is_away,
+            may_give_up=shared.ranks.is_single_rank,
         )
 
     @property
@@ -79,7 +79,7 @@ class Prefetcher:
         """See PrefixCache.prefetch."""
         self.requests.cancel(request)
         if self.requests.open_count >= self._policy.max_open:
-            self._controller.count_drop("prefetch queue full", key)
+            self._shared.count_drop("prefetch queue full", key)
             return False
         prefetch = Prefetch(next(self._numbers), request, key.owned())
         if not self._start(prefetch):
@@ -89,12 +89,12 @@ class Prefetcher:
 
     def _start(self, prefetch: Prefetch) -> bool:
         """Look up what a prompt lacks, or follow the prefetch that fetches it; False if it lacks too little."""
-        controller, key, tree = self._controller, prefetch.key, self._controller.tree
+        shared, key, tree = self._shared, prefetch.key, self._shared.tree
         size = tree.page_size
         limit = (key.length - 1) // size * size
         had = prefetch.measure(tree, limit)
-        gave_up = prefetch.is_stopped and controller.ranks.is_single_rank
-        chain = controller.chain(key.namespace)
+        gave_up = prefetch.is_stopped and shared.ranks.is_single_rank
+        chain = shared.chain(key.namespace)
         if self._is_closing or gave_up or chain is None or limit - had < max(size, self._policy.min_tokens):
             return False
         if prefetch.deadline is None:
@@ -103,16 +103,16 @@ class Prefetcher:
         other = self._by_place.get(place_of(key, base, size))
         if other is not None:
             prefetch.follow(other)
-            controller.totals.joined += 1
+            shared.totals.joined += 1
             return True
-        known = controller.known_prefixes.longest(*tree.locks.find(base), chain.weights_version)
+        known = shared.known_prefixes.longest(*tree.locks.find(base), chain.weights_version)
         found = FoundPrefix(key, base.length // size, limit // size, had // size, known.digests)
-        prefetch.lead(found, controller.generation(key.namespace))
+        prefetch.lead(found, shared.generation(key.namespace))
         prefetch.stages = self._stages.run(prefetch, found, base, chain)
         self._advance(prefetch, None)
         prefetch.place = place_of(key, prefetch.base, size)
         self._by_place[prefetch.place] = prefetch
-        controller.totals.prefetches += 1
+        shared.totals.prefetches += 1
         return True
 
     def _advance(self, prefetch: Prefetch, answer: Any) -> None:
@@ -129,7 +129,7 @@ class Prefetcher:
             raise
         if isinstance(waits_for, np.ndarray):
             assert prefetch.ticket is not None
-            self._controller.ranks.propose(prefetch.ticket, waits_for, partial(self._advance, prefetch))
+            self._shared.ranks.propose(prefetch.ticket, waits_for, partial(self._advance, prefetch))
         else:
             self._by_job[self._jobs.start(waits_for)] = prefetch
 
@@ -148,11 +148,11 @@ class Prefetcher:
         if prefetch.place is not None:
             del self._by_place[prefetch.place]
         self.requests.ended(prefetch)
-        is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
+        is_current = prefetch.generation == self._shared.generation(prefetch.key.namespace)
         for follower in prefetch.followers:
-            in_vain = is_current and self._controller.ranks.is_single_rank and prefetch.would_find_nothing(follower)
+            in_vain = is_current and self._shared.ranks.is_single_rank and prefetch.would_find_nothing(follower)
             if prefetch.loss is not None and (in_vain or follower.is_stopped):
-                follower.share_loss(prefetch.loss, self._controller.tree.page_size)
+                follower.share_loss(prefetch.loss, self._shared.tree.page_size)
             if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 

@@ -118,7 +118,7 @@ class Life:
         """A rotten page is removed when it is read, and may rot again when it was written anew; a small memory forgets."""
         if isinstance(self.engine, Rotten) or self.most < 1000:
             return
-        allowed = 1 + self.storage.store.outages
+        allowed = 1 + self.storage.shared.store.outages
         for times in self.reads.values():
             for first in times:
                 assert sum(first <= at < first + self.pause_s for at in times) <= allowed, times

@@ -122,7 +122,7 @@ class SchedulerStore:
 
     def take_counters(self) -> dict[str, int]:
         """What was fetched and stored since the last call."""
-        totals = self._controller.totals
+        totals = self._controller.shared.totals
         counts = {
             "fetched_tokens": totals.prefetched_tokens,
             "fetched_pages": totals.prefetched_pages,

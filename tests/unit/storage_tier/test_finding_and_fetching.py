@@ -94,7 +94,7 @@ def test_a_window_is_read_for_the_length_that_arrived() -> None:
     twin = cache.like_this()
     assert twin.fetch(PROMPT) == 24
     assert twin.cache.stats().storage is not None
-    assert dict(twin.cache.storage.store.quarantined) == {"full": 1}  # type: ignore[union-attr]
+    assert dict(twin.cache.storage.shared.store.quarantined) == {"full": 1}  # type: ignore[union-attr]
 
 
 def test_a_shorter_length_may_need_more_of_a_chunk() -> None:

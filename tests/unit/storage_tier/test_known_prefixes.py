@@ -59,8 +59,8 @@ class NotedWrites:
 
     def __init__(self, cache: StoredCache) -> None:
         assert cache.cache.storage is not None
-        self._jobs = cache.cache.storage.jobs
-        cache.cache.storage.jobs = self
+        self._jobs: Any = cache.cache.storage.shared.jobs
+        cache.cache.storage.shared.jobs = self
         self.jobs: list[PersistJob] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -70,7 +70,8 @@ class NotedWrites:
     def persist(self, job: PersistJob, chain: KeyChain) -> Steps:
         self.jobs.append(job)
         self.meanwhile()
-        return self._jobs.persist(job, chain)
+        steps: Steps = self._jobs.persist(job, chain)
+        return steps
 
 
 def test_only_the_tail_of_the_tokens_and_page_ids_is_copied() -> None:
@@ -103,14 +104,14 @@ def test_what_is_found_to_be_lost_before_a_write_begins_is_written_with_it(kinds
     cache.compute(list(range(40)))
     storage = cache.cache.storage
     assert storage is not None
-    chain = storage.chain("")
+    chain = storage.shared.chain("")
     assert chain is not None
     lost, digests = cache.store.keys("full")[1], chain.digests(Key(range(40)))
     noted = NotedWrites(cache)
 
     def lose() -> None:
         cache.store.remove("full", [lost])
-        storage.stored_digests.discard(digests[1:2])
+        storage.shared.stored_digests.discard(digests[1:2])
         noted.meanwhile = lambda: None
 
     noted.meanwhile = lose

@@ -454,7 +454,7 @@ def test_what_is_optional_is_grafted_if_it_came_on_every_rank(kinds: str) -> Non
         cache = stored(kinds)
         assert cache.cache.storage is not None
         if not came:
-            cache.cache.storage.ranks = Doubting()
+            cache.cache.storage.shared.ranks = Doubting()
         assert cache.fetch(PROMPT) == 40
         assert bool(cache.cache.tree.pool(optional, Tier.HOST).used_pages) is came
         cache.end()
@@ -485,7 +485,7 @@ def test_a_rank_that_is_gone_leaves_no_page_behind(number: int) -> None:
     """Whatever the prefetch had taken is given back at once, and the next one for the same prompt is none of its followers."""
     cache = stored("everything")
     assert cache.cache.storage is not None
-    cache.cache.storage.ranks = Interrupted(number)
+    cache.cache.storage.shared.ranks = Interrupted(number)
     with pytest.raises(RankError, match="gone"):
         prefetch_to_the_end(cache)
     cache.runner.check()
