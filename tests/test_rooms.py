@@ -65,7 +65,6 @@ CIRCLES = (
         "state.state_view",
         "state.tree_state",
     },
-    {"controllers.cache.hints", "controllers.cache.prefix_cache", "controllers.cache.stats"},
 )
 """Modules that refer to each other, for types alone. No other may, and none of these that need not any more."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.controllers.cache.held_hints import HeldHints, Hint, Outcome, Verb
-from unified_tree.controllers.cache.sessions import Sessions
 from unified_tree.declare.keys import Key
 from unified_tree.declare.owners import remarked
 from unified_tree.lookup.matching import match
@@ -15,22 +14,35 @@ from unified_tree.terms.errors import OutOfPagesError, StaleBoundaryError, Trans
 from unified_tree.terms.results import Boundary
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.nodes.node import Node
+
+
+class Prefetches(Protocol):
+    """What a cache fetches from its store: see PrefixCache."""
+
+    def prefetch(self, request: Hashable, key: Key) -> bool: ...
+
+    def prefetched(self, request: Hashable) -> bool: ...
+
+    def cancel(self, request: Hashable) -> None: ...
 
 
 class Hints(HeldHints):
     """The hints of one cache: see `HeldHints`. A prefetch also brings back what is not on device.
 
     Args:
-        cache: whose hints they are.
-        sessions, time_s, max_hints: as in HeldHints.
+        resources: the parts of the cache.
+        prefetches: of the cache.
+        time_s, max_hints: as in HeldHints.
     """
 
-    def __init__(self, cache: PrefixCache, sessions: Sessions, time_s: Callable[[], float], max_hints: int) -> None:
-        single = cache.ranks.is_single_rank
-        super().__init__(cache.tree.state, cache.counters, sessions, time_s, max_hints, has_one_clock=single)
-        self._cache = cache
+    def __init__(self, resources: CacheResources, prefetches: Prefetches, time_s: Callable[[], float], max_hints: int) -> None:
+        one_clock = resources.ranks.is_single_rank
+        state, counters, sessions = resources.state, resources.counters, resources.sessions
+        super().__init__(state, counters, sessions, time_s, max_hints, has_one_clock=one_clock)
+        self._resources = resources
+        self._prefetches = prefetches
         self._fetching: dict[Hint, Key] = {}
         self._loading: dict[Hint, None] = {}
 
@@ -57,27 +69,27 @@ class Hints(HeldHints):
             return super()._begins(hint, target, nodes)
         if isinstance(target, Key):
             return self._fetch(hint, target)
-        return bool(nodes) and self._fetch(hint, remarked(self._cache.tree.key_of(Boundary(nodes[0].id, nodes[0].end))))
+        return bool(nodes) and self._fetch(hint, remarked(self._resources.tree.key_of(Boundary(nodes[0].id, nodes[0].end))))
 
     def _in_tree(self, target: object) -> object:
-        return self._cache.sharing.in_tree(target) if isinstance(target, Key) else target
+        return self._resources.sharing.in_tree(target) if isinstance(target, Key) else target
 
     def _fetch(self, hint: Hint, key: Key) -> bool:
         """Ask the store, if there is one, for what the host lacks; else load what it has."""
-        if self._cache.storage is not None and self._cache.prefetch(hint, key):
+        if self._resources.storage is not None and self._prefetches.prefetch(hint, key):
             self._fetching[hint] = key
             return True
         return self._load(hint, key)
 
     def _load(self, hint: Hint, key: Key) -> bool:
-        controller, state = self._cache.controller, self._state
+        controller, state = self._resources.controller, self._state
         if controller is None:
             return False
         found = match(state, key, key.length, touch=False)
-        gain, device, components = found.reachable.length - found.device.length, self._cache.device, None
-        load_needs = self._cache.tree.transfers.load_needs
+        gain, device, components = found.reachable.length - found.device.length, self._resources.device, None
+        load_needs = self._resources.tree.transfers.load_needs
         if gain > 0 and not device.fits(load_needs(found.reachable)):
-            components = self._cache.layout.gating
+            components = self._resources.layout.gating
         if gain <= 0 or not device.fits(load_needs(found.reachable, components)):
             return False
         try:
@@ -89,7 +101,7 @@ class Hints(HeldHints):
 
     def _finish(self, hint: Hint) -> None:
         """Its load has landed, or the cache closes."""
-        load, controller = hint.load, self._cache.controller
+        load, controller = hint.load, self._resources.controller
         self._loading.pop(hint, None)
         if load is not None and controller is not None:
             hint.load = None
@@ -101,7 +113,7 @@ class Hints(HeldHints):
 
     def relieve(self) -> bool:
         """A pool is short: finish all loads that no request waits for. Whether there were any."""
-        controller = self._cache.controller
+        controller = self._resources.controller
         loading = list(self._loading)
         for hint in loading:
             if hint.load is not None and controller is not None and not hint.load.has_ended:
@@ -117,15 +129,15 @@ class Hints(HeldHints):
                 self._finish(hint)
         if self._fetching:
             for hint, key in list(self._fetching.items()):
-                if self._cache.prefetched(hint):
+                if self._prefetches.prefetched(hint):
                     del self._fetching[hint]
-                    self._cache.cancel(hint)
+                    self._prefetches.cancel(hint)
                     if not self._load(hint, key):
                         self._end(hint, Outcome.REFUSED)
 
     def _stops(self, hint: Hint) -> None:
         if self._fetching.pop(hint, None) is not None:
-            self._cache.cancel(hint)
+            self._prefetches.cancel(hint)
         # Its load lands first: if it were cancelled, its pages would be neither free nor evictable for `relieve`.
 
     def close(self) -> None:

@@ -154,17 +154,6 @@ class PrefixCache:
         self.controller: HybridCacheController | None = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
-        self.storage: StorageController | None = None
-        resources = CacheResources(
-            tree=self.tree,
-            layout=self.layout,
-            device=self.device,
-            controller=self.controller,
-            counters=self.counters,
-            ledger=self.ledger,
-            draft_tokens=draft_tokens,
-        )
-        self._resources = resources
         self._leases = Leases(self.controller, self.counters)
         self.sessions = Sessions(
             self.tree.state,
@@ -173,7 +162,20 @@ class PrefixCache:
             infers=flag(infer_sessions, "infer_sessions", ConfigurationError),
         )
         most = integer(max_hints, "max_hints", ConfigurationError, minimum=1)
-        self.hints = Hints(self, self.sessions, time_s, most)
+        self._resources = resources = CacheResources(
+            tree=self.tree,
+            layout=self.layout,
+            device=self.device,
+            controller=self.controller,
+            ranks=self.ranks,
+            counters=self.counters,
+            tenants=self.tenants,
+            sharing=self.sharing,
+            ledger=self.ledger,
+            sessions=self.sessions,
+            draft_tokens=draft_tokens,
+        )
+        self.hints = Hints(resources, self, time_s, most)
         self.sessions.watcher = self.hints.ended
         self.device.relief = self.hints.relieve
         self._admission = Admission(self, resources, self._leases, self.weights, rebuild=self.rebuild, save_limit=save_limit)
@@ -181,6 +183,11 @@ class PrefixCache:
         log_build()
         if storage is not None:
             self.attach_storage(storage)
+
+    @property
+    def storage(self) -> StorageController | None:
+        """What reads and writes the store behind the host tier; None without one."""
+        return self._resources.storage
 
     @property
     def observers(self) -> Observers:
@@ -379,7 +386,7 @@ class PrefixCache:
         attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.weights, self.ranks)
         self.detach_storage()
         self.weights.attached(tier.weights_version)
-        self.storage = self.controller.storage = attached
+        self._resources.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
         """Detach the store: prefetches and writes to it are cancelled, and the engine is closed. No effect without a store.
@@ -388,7 +395,7 @@ class PrefixCache:
         """
         if self.storage is not None:
             assert self.controller is not None
-            storage, self.storage = self.storage, None
+            storage, self._resources.storage = self.storage, None
             self.controller.storage = None
             storage.close()
 
@@ -716,7 +723,7 @@ class PrefixCache:
 
     def stats(self) -> CacheStats:
         """A snapshot of the totals so far and of the pools. Cost: O(components)."""
-        return CacheStats.of(self)
+        return CacheStats.of(self._resources, len(self._leases))
 
 
 def _check_prompt(key: Key) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a cache that its leases share, and what it keeps of each component."""
+"""The parts of a cache, and what it keeps of each component."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.miss_ledger import MissLedger
+    from unified_tree.controllers.cache.sessions import Sessions
+    from unified_tree.controllers.cache.sharing import Sharing
+    from unified_tree.controllers.cache.tenant_stats import TenantCounters
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.pages.tier_pages import TierPages
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.declare.component_layout import ComponentLayout
     from unified_tree.tree import UnifiedTree
 
@@ -73,19 +78,20 @@ class CacheLayout:
 
 
 class CacheResources:
-    """The parts of a cache that its leases share.
+    """The parts of a cache: its leases, hints and statistics share them.
 
     Attributes:
         tree: what is cached; `state` and `locks` are its own.
         layout: which components have pages of their own.
         device: the device pools.
         controller: moves state between device and host; None without a host tier.
-        counters: counts events.
+        storage: reads and writes the store behind the host tier; None without one.
+        ranks: agreement with the other ranks.
+        counters: counts events; `tenants` and `sharing` by group of namespaces.
         ledger: books why tokens had to be computed.
+        sessions: the open sessions.
         draft_tokens: see PrefixCache.
     """
-
-    __slots__ = ("controller", "counters", "device", "draft_tokens", "layout", "ledger", "locks", "state", "tree")
 
     def __init__(
         self,
@@ -94,8 +100,12 @@ class CacheResources:
         layout: CacheLayout,
         device: TierPages,
         controller: HybridCacheController | None,
+        ranks: RankAgreement,
         counters: CacheCounters,
+        tenants: TenantCounters,
+        sharing: Sharing,
         ledger: MissLedger,
+        sessions: Sessions,
         draft_tokens: int,
     ) -> None:
         self.tree = tree
@@ -104,6 +114,11 @@ class CacheResources:
         self.layout = layout
         self.device = device
         self.controller = controller
+        self.storage: StorageController | None = None
+        self.ranks = ranks
         self.counters = counters
+        self.tenants = tenants
+        self.sharing = sharing
         self.ledger = ledger
+        self.sessions = sessions
         self.draft_tokens = draft_tokens

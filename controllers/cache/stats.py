@@ -17,7 +17,7 @@ from unified_tree.nodes.effect import EffectKind
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.counters.observers import LiveCurve
@@ -308,8 +308,8 @@ class CacheStats(CacheTotals):
     is_compiled: bool = build.is_compiled
 
     @classmethod
-    def of(cls, cache: PrefixCache) -> CacheStats:
-        """A snapshot of a cache. Cost: O(components)."""
+    def of(cls, cache: CacheResources, leases: int) -> CacheStats:
+        """A snapshot of a cache with so many leases. Cost: O(components)."""
         counters, tree, controller, ledger = cache.counters, cache.tree, cache.controller, cache.ledger
         names, ghosts = [component.name for component in tree.components], tree.state.ghosts
         pools = {}
@@ -324,7 +324,7 @@ class CacheStats(CacheTotals):
                 protected=pool.protected_pages,
                 stranded=pool.stranded_pages,
                 page_bytes=pool.component.page_bytes,
-                page_tokens=1 if pool.component.coverage.is_exact else cache.page_size,
+                page_tokens=1 if pool.component.coverage.is_exact else cache.layout.page_size,
                 victims=counters.victims.get((Tier.DEVICE, name), 0),
                 evicted_pages=counters.evicted_device_pages.get(name, 0),
             )
@@ -358,7 +358,7 @@ class CacheStats(CacheTotals):
             evicted_beneficiaries=dict(ledger.beneficiaries),
             miss_memory=None if ghosts is None else MissMemoryStats.of(ghosts),
             nodes=tree.node_count,
-            leases=cache.lease_count,
+            leases=leases,
             load_wait_s=counters.load_wait_ns / 1e9,
             backed_up=TransferStats.of(counters.transfers[EffectKind.BACKUP]),
             loaded=TransferStats.of(counters.transfers[EffectKind.LOAD]),
