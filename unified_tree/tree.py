@@ -311,7 +311,7 @@ class UnifiedTree:
         No match finds it from now on, and its boundaries are stale; its locks stay until they are released. Its pages stay in
         the tree until `evict`, which frees them first, or `reclaim` frees them. Cost: O(1).
         """
-        self._state.retired.retire(self._state, namespace)
+        self._state.retire(namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
         """Visit up to `node_limit` nodes that `invalidate` retired, and remove those without locks. Their pages are in the

@@ -17,7 +17,6 @@ from unified_tree.declare.owners import owner_at
 from unified_tree.inputs.arguments import INT64_BYTES
 from unified_tree.nodes.children import SiblingPlace, child_at
 from unified_tree.nodes.node import Node, Value, group_of
-from unified_tree.state.resumability import is_needed
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
@@ -323,7 +322,7 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
         sums = [0] * len(state.components)
         for value in _values(state, tier):
             is_settled = state.layout.is_gated and not state.resumability.is_pending(value.node)
-            if is_settled and value.stranded == is_needed(state, value):
+            if is_settled and value.stranded == state.resumability.is_needed(value):
                 name = state.components[value.component].name
                 yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
             if value.stranded and (tier is Tier.HOST or state.layout.owner_of[value.component] == value.component):

@@ -17,11 +17,10 @@ from unified_tree.misses.causes import eviction_at
 from unified_tree.nodes.line import Eviction
 from unified_tree.nodes.node import Value
 from unified_tree.state.resumability import covered_pages, run_holder
-from unified_tree.state.retiring import Freed
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import ConfigurationError
-from unified_tree.terms.results import EvictResult
-from unified_tree.terms.tier import Tier
+from unified_tree.terms.results import EvictResult, record
+from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node
@@ -32,6 +31,47 @@ if TYPE_CHECKING:
 
 
 DEVICE: Final = Tier.DEVICE
+
+
+class Freed:
+    """The pages that an eviction freed, by component index, and its counts."""
+
+    def __init__(self, state: TreeState, tier: Tier) -> None:
+        self._state = state
+        self._tier = tier
+        self._chunks: dict[int, list[bytes]] = {}
+        self._elsewhere: dict[int, list[bytes]] = {}
+        self.page_counts = [0] * len(state.components)
+        self.victims = 0
+        self.tombstones = 0
+        self.deleted_nodes = 0
+        self.lost = 0
+
+    def add(self, values: list[Value]) -> None:
+        """Values that were removed; a sharer's device value has no pages to give."""
+        for value in values:
+            if value.tier is Tier.HOST or self._state.layout.owner_of[value.component] == value.component:
+                self.add_pages(value.component, value.tier, value.pages)
+
+    def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
+        """Pages that the tree has no more."""
+        chunks = self._chunks if tier is self._tier else self._elsewhere
+        of_component = chunks.get(component)
+        if of_component is None:
+            chunks[component] = [pages]
+        else:
+            of_component.append(pages)
+        count = len(pages) // PAGE_ID_BYTES
+        state = self._state
+        (state.host_pools if tier is Tier.HOST else state.device_pools)[component].evicted_pages += count
+        if tier is self._tier:
+            self.page_counts[component] += count
+
+    def result(self) -> EvictResult:
+        """The result so far."""
+        by_name = self._state.by_name
+        here, elsewhere = by_name(self._chunks), by_name(self._elsewhere) if self._elsewhere else {}
+        return record(EvictResult, (here, elsewhere, self.victims, self.tombstones, self.deleted_nodes, self.lost))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int | None) -> EvictResult:
@@ -167,7 +207,7 @@ def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Fr
     for _ in range(state.settings.evict_reclaim_limit):
         if blocks >= count or not state.retired.is_pending:
             break
-        state.retired.step(state, freed)
+        _remove_retired(state, freed)
         blocks = shared.blocks_of(freed.page_counts)
     state.resumability.settle_share()
     return blocks > before
@@ -222,7 +262,7 @@ def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:
     for _ in range(state.settings.evict_reclaim_limit):
         if freed.page_counts[i] >= count or not state.retired.is_pending:
             break
-        state.retired.step(state, freed)
+        _remove_retired(state, freed)
     state.resumability.settle_share()
     return freed.page_counts[i] > before
 
@@ -231,7 +271,7 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
     """See UnifiedTree.reclaim."""
     freed = Freed(state, Tier.DEVICE)
     while node_limit > 0 and state.retired.is_pending:
-        state.retired.step(state, freed)
+        _remove_retired(state, freed)
         node_limit -= 1
     state.resumability.settle_share()
     return freed.result()
@@ -311,3 +351,31 @@ def _must_stay(state: TreeState, victim: Value) -> bool:
 def _has_locks(values: tuple[Value | None, ...]) -> bool:
     """Whether one of these values is locked."""
     return any(value is not None and value.locks for value in values)
+
+
+def _remove_retired(state: TreeState, freed: Freed) -> None:
+    """Look at one retired node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
+    retired = state.retired
+    node = retired.pop_unlocked()
+    if node is not None:
+        if node.parent is not None:
+            _delete(state, node, freed)
+        return
+    node = retired.walk()
+    if node is not None and not _delete(state, node, freed):  # a node that goes moves the walk on by itself
+        retired.pass_over(node)
+
+
+def _delete(state: TreeState, node: Node, freed: Freed) -> bool:
+    """Delete a leaf on which nothing is locked; whether that was done."""
+    if node.first_child is not None:
+        return False
+    values = [value for tier in (Tier.DEVICE, Tier.HOST) for value in node.values(tier) if value is not None]
+    if any(value.locks for value in values):
+        return False
+    for value in values:
+        if node.values(value.tier)[value.component] is value:  # else it went with its owner
+            freed.add(state.remove(value))
+    freed.deleted_nodes += 1
+    state.delete(node, None, 0)
+    return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unified_tree.inserts.inserting import grow
 from unified_tree.lookup.matching import node_above, walk
 from unified_tree.nodes.effect import Span
 from unified_tree.nodes.node import Node
@@ -110,9 +111,9 @@ def _node_ending_at(state: TreeState, key: Key, end: int, after: Boundary) -> No
         return node
     if key.mark is not None and matched < key.mark.fork < end:  # a node has one owner
         fork = key.mark.fork
-        node = state.grow(node, bytes(key.data[matched * key.width_bytes : fork * key.width_bytes]), fork, end)
+        node = grow(state, node, bytes(key.data[matched * key.width_bytes : fork * key.width_bytes]), fork, end)
         matched = fork
-    return state.grow(node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end, end)
+    return grow(state, node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end, end)
 
 
 def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.inserts.insert_plan import Plan, known_pages, plan_insert
+from unified_tree.nodes.children import attach
+from unified_tree.nodes.claim import Claim
 from unified_tree.nodes.node import Node, Value, window_values
+from unified_tree.state.claims import pass_by
 from unified_tree.state.splitting import keep_window, split, split_at
 from unified_tree.terms.results import NOWHERE, Boundary, InsertResult, record
 from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
@@ -177,7 +180,7 @@ class Insertion:
         data: bytes | memoryview = plan.key.data
         base: int = plan.key.begin * width
         for length in lengths:
-            node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length, end)
+            node = grow(state, node, bytes(data[node.end * width - base : length * width - base]), length, end)
             if state.layout.is_gated:
                 self._changed[node] = None
         return node
@@ -458,3 +461,22 @@ def continues(node: Node, component: int) -> bool:
     """Whether the parent of `node` has this path on device."""
     parent = node.parent
     return parent is not None and (parent.parent is None or parent.device[component] is not None)
+
+
+def grow(state: TreeState, parent: Node, edge: bytes, end: int, last: int) -> Node:
+    """A new leaf under a node that has no child that begins with the same page, of a text up to `last`. Cost: O(1)."""
+    node = state.new_node(parent, edge, end)
+    claimant, above = state.claimant, parent.claim
+    if claimant is not None:
+        pass_by(state, parent, claimant)
+        node.claim = Claim(claimant, node)
+        state.has_claims = True
+    elif above is not None:  # whoever brings it has passed there, or will say so
+        node.claim = Claim(above.owner, node)
+    page_bytes = state.first_page_bytes(node)
+    attach(parent, node, page_bytes, state.settings.max_listed_children)
+    if state.texts is not None:
+        node.line = state.texts.line_of_leaf(parent, edge, end, page_bytes)
+    if state.listener is not None:
+        state.listener.grew(node, last, state.arrival)
+    return node

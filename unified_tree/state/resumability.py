@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING
 
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.nodes.children import nearest_below, place_by_boundary
-from unified_tree.nodes.node import REPLAY_BOUNDARY, Node, Value
+from unified_tree.nodes.node import REPLAY_BOUNDARY, Node, NodeTable, Value
 from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
+    from unified_tree.declare.component_layout import ComponentLayout
     from unified_tree.declare.suffix import Suffix
-    from unified_tree.state.tree_state import TreeState
+    from unified_tree.state.pool import Pool
     from unified_tree.terms.results import Boundary
 
 
@@ -43,15 +44,32 @@ class Resumability:
     `cursor`, the next child to visit, and is `again` if they changed once more since that visit began.
 
     Args:
+        layout, nodes, device_pools, host_pools: the tree's.
         settle_limit: nodes that a call updates beyond those that it changed itself.
     """
 
-    __slots__ = ("_dirty", "_settle_limit", "_spreading", "_state", "_windows")
+    __slots__ = (
+        "_device_pools",
+        "_dirty",
+        "_host_pools",
+        "_layout",
+        "_nodes",
+        "_page_size",
+        "_settle_limit",
+        "_spreading",
+        "_windows",
+    )
 
-    def __init__(self, state: TreeState, settle_limit: int) -> None:
-        self._state = state
+    def __init__(
+        self, layout: ComponentLayout, nodes: NodeTable, device_pools: list[Pool], host_pools: list[Pool], settle_limit: int
+    ) -> None:
+        self._layout = layout
+        self._nodes = nodes
+        self._device_pools = device_pools
+        self._host_pools = host_pools
+        self._page_size = size = layout.page_size
         self._settle_limit = settle_limit
-        self._windows = tuple((i, window, state.pages_of(window.most_tokens)) for i, window in state.layout.required_windows)
+        self._windows = tuple((i, window, -(-window.most_tokens // size)) for i, window in layout.required_windows)
         self._dirty: deque[Node] = deque()
         self._spreading: deque[Node] = deque()
 
@@ -71,28 +89,26 @@ class Resumability:
         Args:
             lost_window: the node lost the last value of a window, and with it the stored run.
         """
-        state = self._state
-        if not state.layout.is_gated:
+        if not self._layout.is_gated:
             return
         if self._measure(node) or lost_window:
             self._spread(node)
         node.resumable = self.ends_at_boundary(node)
         self._set_nearest(node, self._nearest(node, nearest_below(node)))
-        mark_values(state, node)
+        self._mark_values(node)
 
     def is_boundary(self, boundary: Boundary) -> bool:
         """See Transfers.is_boundary."""
-        state = self._state
-        node = state.nodes.get(boundary.node)
-        if node is None or node.end != boundary.length or state.nodes.is_retired(node):
+        node = self._nodes.get(boundary.node)
+        if node is None or node.end != boundary.length or self._nodes.is_retired(node):
             return False
-        return not state.layout.is_gated or self.is_covered(node)
+        return not self._layout.is_gated or self.is_covered(node)
 
     def _nearest(self, node: Node, below: int) -> int:
         """What `nearest_boundary` of a node is, from that of all below. Without windows only whether there is one matters."""
         if node.resumable:
-            return node.end if self._state.layout.windows else 0
-        return min(below, REPLAY_BOUNDARY) if node.end >= self._state.layout.rebuilt_from else below
+            return node.end if self._layout.windows else 0
+        return min(below, REPLAY_BOUNDARY) if node.end >= self._layout.rebuilt_from else below
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
@@ -143,7 +159,7 @@ class Resumability:
         return all(self._covers_window(node, i, window) for i, window, _ in self._windows)
 
     def _covers_window(self, node: Node, component: int, window: Suffix) -> bool:
-        size = self._state.page_size
+        size = self._page_size
         missing = window.pages(node.end, size)
         at, parent = node, node.parent
         if not missing:
@@ -160,7 +176,7 @@ class Resumability:
 
     def cut(self, pieces: Sequence[Node], lower: Node) -> None:
         """`pieces`, from the top down, were cut off the front of `lower`. Cost: O(components) each, and O(log siblings)."""
-        if not self._state.layout.is_gated:
+        if not self._layout.is_gated:
             return
         for piece in pieces:
             self._measure(piece)
@@ -168,7 +184,7 @@ class Resumability:
         below = lower
         for piece in reversed(pieces[1:]):
             piece.nearest_boundary = self._nearest(piece, below.nearest_boundary)
-            mark_values(self._state, piece)
+            self._mark_values(piece)
             below = piece
         top = pieces[0]
         parent = top.parent
@@ -177,7 +193,7 @@ class Resumability:
         if parent.child_index is not None:
             place_by_boundary(parent.child_index, top)
         self._set_nearest(top, self._nearest(top, below.nearest_boundary))
-        mark_values(self._state, top)
+        self._mark_values(top)
         if not self._is_measured(lower):  # the windows above have changed, and what waits for that ends at `top`, which knows
             self._spread(pieces[-1])
 
@@ -213,7 +229,7 @@ class Resumability:
         parent = node.parent
         assert parent is not None
         run = covered_pages(node, component)
-        if parent.parent is not None and run * self._state.page_size == node.end - parent.end:
+        if parent.parent is not None and run * self._page_size == node.end - parent.end:
             run += run_of(parent, component)
         return min(run, max_pages)
 
@@ -241,15 +257,15 @@ class Resumability:
         """Whether every required component is covered at the node's end, according to its runs. Cost: O(components)."""
         if not self._has_paths_and_states(node):
             return False
-        size = self._state.page_size
+        size = self._page_size
         return all(run_of(node, i) >= window.pages(node.end, size) for i, window, _ in self._windows)
 
     def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
-        for i in self._state.layout.required_paths:
+        for i in self._layout.required_paths:
             if device[i] is None and host[i] is None:
                 return False
-        return all(device[i] is not None or host[i] is not None for i in self._state.layout.required_points)
+        return all(device[i] is not None or host[i] is not None for i in self._layout.required_points)
 
     def deviations(self, node: Node) -> list[str]:
         """Which marks of a node disagree with its values, its parent and its children; none for a settled node."""
@@ -264,6 +280,41 @@ class Resumability:
         if node.nearest_boundary != nearest:
             found.append(f"its nearest boundary at {node.nearest_boundary}, not {nearest}")
         return found
+
+    def _mark_values(self, node: Node) -> None:
+        """Set `stranded` of every value of the node from its marks."""
+        nothing_below = node.nearest_boundary == NO_LENGTH
+        for i in self._layout.paths:
+            self._mark(node, i, nothing_below)
+        for i, window in self._layout.windows:
+            self._mark(node, i, node.nearest_boundary >= window.until(node.end))
+        for i in self._layout.points:
+            self._mark(node, i, not node.resumable)
+
+    def is_needed(self, value: Value) -> bool:
+        """Whether some boundary at a node's end needs a value, according to its node's marks."""
+        node = value.node
+        if self._layout.is_path[value.component]:
+            return node.nearest_boundary != NO_LENGTH
+        if value.component in self._layout.points:
+            return self.ends_at_boundary(node)
+        return node.nearest_boundary < dict(self._layout.windows)[value.component].until(node.end)
+
+    def _mark(self, node: Node, component: int, stranded: bool) -> None:
+        on_host = node.host[component]
+        if on_host is not None and on_host.stranded != stranded:
+            self._flip(on_host, stranded)
+        on_device = node.device[component]
+        if on_device is not None and on_device.stranded != stranded:
+            self._flip(on_device, stranded)
+
+    def _flip(self, value: Value, stranded: bool) -> None:
+        value.stranded = stranded
+        if value.tier is Tier.DEVICE and self._layout.owner_of[value.component] != value.component:
+            return
+        pool = (self._device_pools if value.tier is Tier.DEVICE else self._host_pools)[value.component]
+        pool.stranded_pages += value.page_count if stranded else -value.page_count
+        pool.reorder(value)
 
 
 def run_holder(node: Node, component: int) -> Value | None:
@@ -283,42 +334,3 @@ def covered_pages(node: Node, component: int) -> int:
     device, host = node.device[component], node.host[component]
     on_device = device.page_count if device is not None else 0
     return on_device if host is None else max(on_device, host.page_count)
-
-
-def mark_values(state: TreeState, node: Node) -> None:
-    """Set `stranded` of every value of the node from its marks."""
-    nothing_below = node.nearest_boundary == NO_LENGTH
-    for i in state.layout.paths:
-        _mark(state, node, i, nothing_below)
-    for i, window in state.layout.windows:
-        _mark(state, node, i, node.nearest_boundary >= window.until(node.end))
-    for i in state.layout.points:
-        _mark(state, node, i, not node.resumable)
-
-
-def is_needed(state: TreeState, value: Value) -> bool:
-    """Whether some boundary at a node's end needs a value, according to its node's marks."""
-    node = value.node
-    if state.layout.is_path[value.component]:
-        return node.nearest_boundary != NO_LENGTH
-    if value.component in state.layout.points:
-        return state.resumability.ends_at_boundary(node)
-    return node.nearest_boundary < dict(state.layout.windows)[value.component].until(node.end)
-
-
-def _mark(state: TreeState, node: Node, component: int, stranded: bool) -> None:
-    on_host = node.host[component]
-    if on_host is not None and on_host.stranded != stranded:
-        _flip(state, on_host, stranded)
-    on_device = node.device[component]
-    if on_device is not None and on_device.stranded != stranded:
-        _flip(state, on_device, stranded)
-
-
-def _flip(state: TreeState, value: Value, stranded: bool) -> None:
-    value.stranded = stranded
-    if value.tier is Tier.DEVICE and state.layout.owner_of[value.component] != value.component:
-        return
-    pool = state.pools(value.tier)[value.component]
-    pool.stranded_pages += value.page_count if stranded else -value.page_count
-    pool.reorder(value)

@@ -8,15 +8,8 @@ are visited again when their last lock is released.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from unified_tree.nodes.node import Node, NodeTable, Root
-from unified_tree.terms.results import EvictResult, record
-from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
-
-if TYPE_CHECKING:
-    from unified_tree.nodes.node import Value
-    from unified_tree.state.tree_state import TreeState
 
 
 class Retired:
@@ -35,24 +28,10 @@ class Retired:
         """Whether there may be something to remove."""
         return bool(self._unlocked or self._tables or self._at is not None)
 
-    def retire(self, state: TreeState, namespace: str | None) -> None:
-        """Retire one namespace, or all. Cost: O(1)."""
-        if namespace is None:
-            table, state.roots = state.roots, {}
-            state.nodes.age += 1
-            if state.texts is not None:
-                state.texts.retired(table, None)
-        else:
-            table = {}
-            for name in ((namespace, False), (namespace, True)):
-                root = state.roots.pop(name, None)
-                if root is not None:
-                    root.is_retired = True
-                    table[name] = root
-                if state.texts is not None:
-                    state.texts.retired({} if root is None else {name: root}, name)
-        if table:
-            self._tables.append(table)
+    def add(self, roots: dict[tuple[str, bool], Root]) -> None:
+        """Roots that left the tree, by name. Cost: O(1)."""
+        if roots:
+            self._tables.append(roots)
 
     def unlocked(self, node: Node) -> None:
         """The last lock on a value of a retired node was released. Cost: O(1)."""
@@ -71,20 +50,24 @@ class Retired:
         if parent is not None and parent.parent is not None and is_only_child and nodes.is_retired(node):
             self._unlocked.appendleft(parent)
 
-    def step(self, state: TreeState, freed: Freed) -> None:
-        """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
-        if self._unlocked:
-            node = self._unlocked.popleft()
-            if node.parent is not None:
-                _delete(state, node, freed)
-            return
+    def pop_unlocked(self) -> Node | None:
+        """A node that was passed over and is free since; None if none is. It may have left the tree. Cost: O(1)."""
+        return self._unlocked.popleft() if self._unlocked else None
+
+    def walk(self) -> Node | None:
+        """A step of the walk: the node at which it stands, to be deleted or passed over; None if it only moved. Cost: O(1)."""
         at = self._at
         if at is None:
             self._begin_next()
         elif at.first_child is not None and not self._is_rising:
             self._at = at.first_child
-        elif not _delete(state, at, freed):  # a node that goes moves the walk on by itself
-            self._advance(at)
+        else:
+            return at
+        return None
+
+    def pass_over(self, node: Node) -> None:
+        """The node at which the walk stands stays. Cost: O(1)."""
+        self._advance(node)
 
     def _begin_next(self) -> None:
         """Start at the next root."""
@@ -101,59 +84,3 @@ class Retired:
         assert parent is not None
         self._is_rising = after is None
         self._at = after if after is not None else (parent if parent.parent is not None else None)
-
-
-def _delete(state: TreeState, node: Node, freed: Freed) -> bool:
-    """Delete a leaf on which nothing is locked; whether that was done."""
-    if node.first_child is not None:
-        return False
-    values = [value for tier in (Tier.DEVICE, Tier.HOST) for value in node.values(tier) if value is not None]
-    if any(value.locks for value in values):
-        return False
-    for value in values:
-        if node.values(value.tier)[value.component] is value:  # else it went with its owner
-            freed.add(state.remove(value))
-    freed.deleted_nodes += 1
-    state.delete(node, None, 0)
-    return True
-
-
-class Freed:
-    """The pages that an eviction freed, by component index, and its counts."""
-
-    def __init__(self, state: TreeState, tier: Tier) -> None:
-        self._state = state
-        self._tier = tier
-        self._chunks: dict[int, list[bytes]] = {}
-        self._elsewhere: dict[int, list[bytes]] = {}
-        self.page_counts = [0] * len(state.components)
-        self.victims = 0
-        self.tombstones = 0
-        self.deleted_nodes = 0
-        self.lost = 0
-
-    def add(self, values: list[Value]) -> None:
-        """Values that were removed; a sharer's device value has no pages to give."""
-        for value in values:
-            if value.tier is Tier.HOST or self._state.layout.owner_of[value.component] == value.component:
-                self.add_pages(value.component, value.tier, value.pages)
-
-    def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
-        """Pages that the tree has no more."""
-        chunks = self._chunks if tier is self._tier else self._elsewhere
-        of_component = chunks.get(component)
-        if of_component is None:
-            chunks[component] = [pages]
-        else:
-            of_component.append(pages)
-        count = len(pages) // PAGE_ID_BYTES
-        state = self._state
-        (state.host_pools if tier is Tier.HOST else state.device_pools)[component].evicted_pages += count
-        if tier is self._tier:
-            self.page_counts[component] += count
-
-    def result(self) -> EvictResult:
-        """The result so far."""
-        by_name = self._state.by_name
-        here, elsewhere = by_name(self._chunks), by_name(self._elsewhere) if self._elsewhere else {}
-        return record(EvictResult, (here, elsewhere, self.victims, self.tombstones, self.deleted_nodes, self.lost))

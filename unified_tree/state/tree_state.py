@@ -17,11 +17,10 @@ from unified_tree.declare.owners import SHARED, Owners
 from unified_tree.declare.tenants import Room
 from unified_tree.memory.ages import Ages
 from unified_tree.memory.ghosts import Ghosts
-from unified_tree.nodes.children import attach, detach
+from unified_tree.nodes.children import detach
 from unified_tree.nodes.claim import Claim, Claimant, Hold
 from unified_tree.nodes.node import Node, NodeTable, Root, Value
 from unified_tree.policies.table import guarded
-from unified_tree.state.claims import pass_by
 from unified_tree.state.pool import Pool
 from unified_tree.state.resumability import Resumability
 from unified_tree.state.retiring import Retired
@@ -88,7 +87,7 @@ class TreeState:
         self.layout = ComponentLayout(components, page_size)
         self.components = self.layout.components
         self.settings = settings
-        view = self._view = StateView(self)
+        view = self._view = StateView(self.layout, settings)
         made = policy(view)
         guards = [guarded(made, view) for _ in range(2 * len(self.components))]
         self.device_pools = [
@@ -107,6 +106,7 @@ class TreeState:
             None if of_device is None else SharedPools(self.device_pools, of_device),
             None if of_host is None else SharedPools(self.host_pools, of_host),
         )
+        view.device_pools, view.host_pools, view.shared_pools = self.device_pools, self.host_pools, self.shared_pools
         self.has_budgets = of_device is not None or of_host is not None
         self.tenants = tenants
         self.groups: dict[str, int] = {} if tenants is None else tenants.index()
@@ -120,7 +120,7 @@ class TreeState:
         self.mark = object()  # what keys that were walked remember of this tree
         self.last_node_id = NodeId(0)
         self.retired = Retired()
-        self.resumability = Resumability(self, settings.settle_limit)
+        self.resumability = Resumability(self.layout, self.nodes, self.device_pools, self.host_pools, settings.settle_limit)
         self.texts: Ghosts | None = None
         self.ghosts: Ghosts | None = None
         self.ages: Ages | None = None
@@ -203,23 +203,23 @@ class TreeState:
         self.nodes.add(node)
         return node
 
-    def grow(self, parent: Node, edge: bytes, end: int, last: int) -> Node:
-        """A new leaf under a node that has no child that begins with the same page, of a text up to `last`. Cost: O(1)."""
-        node = self.new_node(parent, edge, end)
-        claimant, above = self.claimant, parent.claim
-        if claimant is not None:
-            pass_by(self, parent, claimant)
-            node.claim = Claim(claimant, node)
-            self.has_claims = True
-        elif above is not None:  # whoever brings it has passed there, or will say so
-            node.claim = Claim(above.owner, node)
-        page_bytes = self.first_page_bytes(node)
-        attach(parent, node, page_bytes, self.settings.max_listed_children)
-        if self.texts is not None:
-            node.line = self.texts.line_of_leaf(parent, edge, end, page_bytes)
-        if self.listener is not None:
-            self.listener.grew(node, last, self.arrival)
-        return node
+    def retire(self, namespace: str | None) -> None:
+        """The roots of one namespace, or all, leave the tree; their nodes are removed later. Cost: O(1)."""
+        if namespace is None:
+            table, self.roots = self.roots, {}
+            self.nodes.age += 1
+            if self.texts is not None:
+                self.texts.retired(table, None)
+        else:
+            table = {}
+            for name in ((namespace, False), (namespace, True)):
+                root = self.roots.pop(name, None)
+                if root is not None:
+                    root.is_retired = True
+                    table[name] = root
+                if self.texts is not None:
+                    self.texts.retired({} if root is None else {name: root}, name)
+        self.retired.add(table)
 
     def group_of(self, namespace: str) -> int:
         """The index of a namespace's group; 0 for one that no group names, and without tenants."""
