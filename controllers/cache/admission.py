@@ -261,7 +261,7 @@ class Admission:
             taken.admitted_by(found, plan.unloaded)
             if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)
-            if parts.layout.needs_saves:
+            if parts.layout.needs_saves and not ask.fills:
                 self._count_unsaved(taken, points)
             if parts.layout.can_give_up and taken.given_up:
                 parts.counters.count_drop(RAN_WITHOUT)

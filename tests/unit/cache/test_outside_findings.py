@@ -97,6 +97,9 @@ def test_a_prompt_that_no_state_can_be_saved_for_is_counted() -> None:
     cache = PrefixCache([FULL, gridded], 4)
     cache.release(cache.acquire(Key(PROMPT)))
     assert cache.stats().drops == {"prompt ends before the first place to save a state": 1}
+    with cache.acquire_to_fill(Key(np.arange(3)), 2):
+        pass
+    assert sum(cache.stats().drops.values()) == 1, "what a linker fills is no request"
     cache = PrefixCache([FULL, MAMBA], 4, save_limit=2)
     cache.release(cache.acquire(Key(PROMPT), checkpoints=[4, 8, 12]))
     assert cache.stats().drops == {"more places to save than save_limit": 1}
