@@ -4,6 +4,8 @@ import { CAUSE_COLOURS, CAUSES, get, HIT_COLOURS, key, make, number, percent, se
 
 const SHOWN = 100, MOST_NODES = 400;
 let text, namespace, bigram, answer, list, newest, state, requests = [], chosen = null;
+let begun;
+const isBegun = new Promise((resolve) => { begun = resolve; });  // a prompt may be walked before the first figures have come
 
 export function begin(section) {
   text = make("textarea", { id: "prompt", placeholder: "token ids: 17 4 2044 … or [17, 4, 2044]" });
@@ -20,6 +22,7 @@ export function begin(section) {
 
 export async function update(given) {
   state = given;
+  begun();
   requests = await get("requests");
   const rows = requests.slice(0, SHOWN).map((request) => [request.number, seconds(Math.max(given.figures.at_s - request.at_s, 0)), request.namespace, number(request.prompt), number(request.compute_from), percent(request.compute_from, request.prompt), number(request.host), bar(request)]);
   const inAll = given.figures.totals.requests;
@@ -54,7 +57,7 @@ function pasted() {
 
 async function ask(question, when) {
   const began = performance.now();
-  const walked = await walk(question);
+  const [walked] = await Promise.all([walk(question), isBegun]);
   if (walked.error) answer.replaceChildren(make("p", { class: "error" }, walked.error));
   else show(walked, when);
   document.body.dataset.took = performance.now() - began;

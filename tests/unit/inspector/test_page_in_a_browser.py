@@ -213,6 +213,24 @@ def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache], calm: threading.E
     assert not browser.errors()
 
 
+def test_a_prompt_may_be_walked_before_the_first_figures_have_come(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    browser.run(
+        """import("/page/walk.js?fresh").then((view) => {
+            const section = document.body.appendChild(document.createElement("section"));
+            view.begin(section);
+            section.querySelector("textarea").value = "1 2 3 4 5";
+            section.querySelector("#do-walk").click();
+            window.fresh = { view, section };
+        });"""
+    )
+    browser.wait("window.fresh")
+    browser.run("""import("/page/api.js").then((api) => api.get("state")).then((state) => window.fresh.view.update(state));""")
+    browser.wait("window.fresh.section.innerText.includes('A prompt of 5 tokens')")
+    browser.run("window.fresh.section.remove()")
+    assert not browser.errors()
+
+
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_no_view_is_wider_than_the_screen(page: tuple[Browser, PrefixCache], width: int) -> None:
     """What is wide scrolls in its own place, and the status stands in one line."""
