@@ -221,10 +221,12 @@ def test_a_prompt_may_be_walked_before_the_first_figures_have_come(page: tuple[B
             view.begin(section);
             section.querySelector("textarea").value = "1 2 3 4 5";
             section.querySelector("#do-walk").click();
-            window.fresh = { view, section };
-        });"""
+            window.fresh = { view, section, walks: walks() };
+        });
+        const asked = () => performance.getEntriesByType("resource");
+        window.walks = () => asked().filter((each) => each.name.endsWith("/api/walk")).length;"""
     )
-    browser.wait("window.fresh")
+    browser.wait("window.fresh && walks() > window.fresh.walks")  # it was answered
     browser.run("""import("/page/api.js").then((api) => api.get("state")).then((state) => window.fresh.view.update(state));""")
     browser.wait("window.fresh.section.innerText.includes('A prompt of 5 tokens')")
     browser.run("window.fresh.section.remove()")
