@@ -115,7 +115,7 @@ def _number(value: float | None) -> str:
 
 
 def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]) -> str:
-    """What stands over the table."""
+    """The lines over the table."""
     lines = [f"machine  {machine}", f"commit   {commit or 'unknown'}, {core}"]
     lines += [f"absent   {name}: {reason}" for name, reason in absent.items()]
     note = (

@@ -173,7 +173,7 @@ class DecodeStep(Scenario):
             self.batch.add(lease)
 
     def sample(self) -> int:
-        """What was allocated is computed; each gets a token and the slot for it."""
+        """The requests compute the allocated tokens; each gets a token more, and the slot for it."""
         batch = self.batch
         if batch.lengths.max() == batch.max_tokens:
             batch.truncate(np.full(batch.rows.size, self.case.length))

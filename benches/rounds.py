@@ -11,7 +11,7 @@ from typing import Any
 from benches.machine import commit, core, machine
 
 LIVES = "lives in each of which each way serves them all; the fastest counts"
-"""What is counted by a bench that serves the same requests in several ways, in turn."""
+"""A bench that serves the same requests in several ways, in turn, counts these."""
 
 
 def options_of(
@@ -35,7 +35,7 @@ def options_of(
 def told(head: str = "", on: str = "") -> dict[str, str | None]:
     """Print what it runs on, with a table's head below; the fields of it that each row gets."""
     where = {"machine": on or machine(), "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}" + (f"\n\n{head}" if head else ""))
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}, {core()}" + (f"\n\n{head}" if head else ""))
     return where
 
 
@@ -54,11 +54,9 @@ def print_table(columns: str, line: str, rows: Iterable[dict[str, Any]], path: P
         columns: the heads, with bars between them.
         line: the format of a row.
     """
-    print(f"machine  {machine()}\ncommit   {commit() or 'unknown'}, {core()}\n")
-    print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
+    where = told(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
     measured = []
     for row in rows:
         measured.append(row)
         print(f"| {line} |".format(**row), flush=True)
-    if path is not None:
-        path.write_text(json.dumps(measured, indent=1) + "\n")
+    written(measured, where, path)

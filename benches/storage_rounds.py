@@ -1,4 +1,4 @@
-"""Contestants that store and read the same pages in turns, and the table of what came out."""
+"""The cases of the store benches: contestants store and read the same pages in turns; and the table of the results."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CAPACITY_PAGES = {"full": 24_000, "swa": 24_000, "mamba": 6_000}
 WARM_UP = 12_000
 """Requests after which every pool has run out."""
 NEAR = 20.0
-"""What the library aims at: a p99.9 of up to so many medians."""
+"""The library aims at a p99.9 of up to so many medians."""
 HEAD = f"{'tails':<12}{'call':<12}{'calls':>12} |{'median':>9}{'p99':>9}{'p99.9':>9}{'worst':>10} µs |{'p99.9/median':>13}"
 
 

@@ -159,7 +159,7 @@ def _answer(writing: int, operation: str, variant: str, size: int, limits: Limit
 
 FLAT_SLOPE = 0.35
 NEAR = 20.0
-"""What the library aims at: slopes up to the one, a p99.9 of up to so many medians."""
+"""The library aims at slopes up to FLAT_SLOPE, and at a p99.9 of up to NEAR medians."""
 HEAD = (
     f"{'worst case':<31}{'variant':<17}{'components':<17}{'page':>5} |{'size':>10} {'':<15}{'calls':>7} |"
     f"{'median':>11}{'p99.9':>11}{'worst':>11} {'unit':<11}{'p99.9/med':>10} | slopes of median and worst"
@@ -173,7 +173,7 @@ NOTE = (
 
 
 def worst_preamble() -> str:
-    """What stands over the table."""
+    """The lines over the table."""
     return "\n".join(["", *textwrap.wrap(NOTE, 120), "", HEAD])
 
 
@@ -243,6 +243,6 @@ def _row(growth: Growth, figures: Figures | None, machine: str, commit: str | No
 
 
 def worst_questions(growths: Iterable[Growth]) -> str:
-    """What each case answers, and what it does not."""
+    """The question that each case answers, and those on which it is silent."""
     names = dict.fromkeys(growth.operation for growth in growths)
     return "\n".join(f"{name:<31} {WORST_CASES[name].question} Not: {WORST_CASES[name].silent_on}." for name in names)

@@ -189,7 +189,7 @@ def overlap(
 
 
 MARK = Part("mark", "uint8", (1,))
-"""The only content of a page; nobody writes or reads it."""
+"""The only content of a page: a placeholder, which is neither written nor read."""
 
 
 def token_path(*, name: str = "tokens") -> Component:

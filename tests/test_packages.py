@@ -1,4 +1,4 @@
-"""What packages export is there, and importing one brings nothing heavy with it."""
+"""Each package has the names that it exports, imports nothing heavy, and allows a star import without extras."""
 
 from __future__ import annotations
 

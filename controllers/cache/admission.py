@@ -251,7 +251,7 @@ class Admission:
             if plan.counts == BEFORE:
                 use(parts.state, found, plan.boundary)
             taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
-            points = self._plan_saves(ask, plan, taken) if parts.layout.needs_saves else []
+            points = self._plan_saves(ask, plan, taken) if parts.layout.needs_saves and not ask.fills else None
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
             elif plan.without:
@@ -261,7 +261,7 @@ class Admission:
             taken.admitted_by(found, plan.unloaded)
             if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)
-            if parts.layout.needs_saves and not ask.fills:
+            if points is not None:
                 self._count_unsaved(taken, points)
             if parts.layout.can_give_up and taken.given_up:
                 parts.counters.count_drop(RAN_WITHOUT)
@@ -278,7 +278,7 @@ class Admission:
 
     def _plan_saves(self, ask: Ask, plan: Plan, taken: LeaseState) -> list[int]:
         """Have a lease save states and windows on its way. Returns all places where that would help."""
-        if ask.fills or ask.arriving:
+        if ask.arriving:
             return []
         points = self._save_points(taken, plan.found, ask.checkpoints)
         kept = tuple(sorted(points[: self._save_limit]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Prefetches(Protocol):
-    """What a cache fetches from its store: see PrefixCache."""
+    """The prefetches of a cache: see PrefixCache."""
 
     def prefetch(self, request: Hashable, key: Key) -> bool: ...
 

@@ -275,9 +275,11 @@ class LeaseState:
         has_saves = layout.needs_saves and not self.arrives
         self.turn = sessions.begin(session, self.cached_tokens, least, has_saves=has_saves)
 
-    def _end_of(self, turn: Turn) -> Node | None:
-        """The node where what it has published ends; None for nothing, if that was invalidated, or if no session follows it."""
-        if not turn.is_followed:
+    def _end_of_turn(self) -> Node | None:
+        """The node where its turn's published text ends; None for nothing, if that was invalidated, or if no session follows
+        the turn.
+        """
+        if self.turn is None or not self.turn.is_followed:
             return None
         try:
             return self._resources.locks.find(self.boundary)[0]
@@ -569,7 +571,7 @@ class LeaseState:
             finally:
                 tree.claimant = tree.arrival = None
             if turn is not None:
-                node = self._end_of(turn)
+                node = self._end_of_turn()
                 if node is not None:
                     saved = node.end if node.resumable else max(self.published.saved, default=0)
                     turn.published(node, self.committed, saved)
@@ -587,7 +589,7 @@ class LeaseState:
             self._resources.state.policy.withdrew(self._arrival)
         self._arrival = None
         if self.turn is not None:
-            self.turn.ended(self._end_of(self.turn))
+            self.turn.ended(self._end_of_turn())
         self._abandon_load()
         self.tables.free()
         if self.states is not None:

@@ -186,7 +186,7 @@ class PrefixCache:
 
     @property
     def storage(self) -> StorageController | None:
-        """What reads and writes the store behind the host tier; None without one."""
+        """The controller that reads and writes the store behind the host tier; None without one."""
         return self._resources.storage
 
     @property
@@ -375,7 +375,7 @@ class PrefixCache:
         Raises ConfigurationError, with nothing changed, without a host tier, for a store that cannot keep these components, and
         for one that was not opened for all their pools. Replacing a store blocks as `detach_storage`.
         """
-        from unified_tree.controllers.storage_tier import StorageController, StorageTier
+        from unified_tree.controllers.storage_tier import StorageController, StorageTier, TierStore
 
         if not isinstance(tier, StorageTier):
             raise ConfigurationError(f"storage must be a StorageTier, not {tier!r}")
@@ -383,7 +383,8 @@ class PrefixCache:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
         if self.storage is not None and self.storage.tier is tier:
             raise ConfigurationError("this store is attached already; to attach it anew would close its engine")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.weights, self.ranks)
+        shared = TierStore(self.tree, self.controller.host, tier, self.counters, self.weights, self.ranks)
+        attached = StorageController(shared)
         self.detach_storage()
         self.weights.attached(tier.weights_version)
         self._resources.storage = self.controller.storage = attached

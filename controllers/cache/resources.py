@@ -87,7 +87,7 @@ class CacheResources:
         controller: moves state between device and host; None without a host tier.
         storage: reads and writes the store behind the host tier; None without one.
         ranks: agreement with the other ranks.
-        counters: counts events; `tenants` and `sharing` by group of namespaces.
+        counters: counts events. tenants: counts them by group of namespaces. sharing: which prefixes namespaces have in common.
         ledger: books why tokens had to be computed.
         sessions: the open sessions.
         draft_tokens: see PrefixCache.

@@ -211,7 +211,7 @@ class Sessions:
 
 
 def shared_text(prompt_tokens: int, grid_tokens: int) -> int:
-    """How much of a prompt another has that goes on from it, in whole steps of a grid."""
+    """The tokens of a prompt that the next prompt of its session must share, in whole steps of a grid."""
     return (prompt_tokens - prompt_tokens // TEXT_SLACK) // grid_tokens * grid_tokens
 
 

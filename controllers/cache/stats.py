@@ -138,7 +138,8 @@ class PolicyStats:
         figures: what it tells of itself (`EvictionPolicy.figures`). `density`: `evicts_as_lru` (1 while it does),
             `order_changes` (how often that changed), `turns` it has learned from, and of the tokens that came lately
             (`recent_tokens`) how many more were hit than `lru` would have (`lead_tokens`).
-        failures: how often a policy of the user's own failed, in all pools; `last_failure`: why, the last time.
+        failures: how often a policy of the user's own failed, in all pools; `last_failure`: why, the last time in the first
+            pool where it did.
     """
 
     name: str

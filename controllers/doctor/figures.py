@@ -116,7 +116,7 @@ class Figures:
         rejected_requests: how many were never admitted, as far as whoever made the figures knows; a cache alone does not.
         longest_rejected: prompt tokens of the longest of them.
         ghost_bytes: the memory of evictions.
-        policy_failures: how often a custom eviction policy failed; `last_policy_failure`: why, the last time.
+        policy_failures: how often a custom eviction policy failed; `last_policy_failure`: one of the reasons.
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
             `store_faults` pages by the kind of fault; `store_freed_bytes` what it gave up of other formats or sizes;
             `store_is_degraded`: it is not asked for now.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from unified_tree.controllers.cache.lease_tokens import UNSAVED, WITHOUT_PAGE
 from unified_tree.controllers.doctor.figures import REJECTED
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule(
-        "never_saved/not saved where it was due",
+        f"never_saved/{UNSAVED}",
         "states that were due were not saved: {tokens}.",
         "Run up to each length of `lease.save_at`, save the state into `save_pages`, and pass it to `commit`.",
     ),
     Rule(
-        "never_saved/no state page was free",
+        f"never_saved/{WITHOUT_PAGE}",
         "states that were due had no page: {tokens}.",
         "Give the pool of states more pages, or run fewer requests at once: each may need three.",
     ),
@@ -140,6 +141,11 @@ def _said_by(rule: Rule, figures: Figures) -> Finding:
 def _finding(figures: Figures, tokens: int, what: str, advice: str, *, is_normal: bool = False) -> Finding:
     share = tokens / figures.prompt_tokens if figures.prompt_tokens else 0.0
     return Finding(tokens=tokens, share=share, what=what, advice=advice, is_normal=is_normal)
+
+
+def _broken(what: str, advice: str) -> Finding:
+    """A finding that comes first, whatever it has cost so far."""
+    return Finding(tokens=0, share=0.0, what=what, advice=advice, is_urgent=True)
 
 
 def _counted(tokens: int) -> str:
@@ -274,8 +280,8 @@ def _flooded(figures: Figures) -> Iterator[Finding]:
 
 def _never_saved(figures: Figures) -> Iterator[Finding]:
     """Paths without windows or states, for no reason of those that are known."""
-    known = ("not saved where it was due", "no state page was free", "aborted")
-    tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(f"never_saved/{reason}", 0) for reason in known)
+    known = [rule.label for rule in RULES if rule.label.startswith("never_saved/")]
+    tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(label, 0) for label in known)
     counted = _counted(tokens) + _mostly_of(figures.namespaces.get("never_saved", {}), tokens)
     yield _finding(
         figures,
@@ -300,32 +306,23 @@ def _diverged(figures: Figures) -> Iterator[Finding]:
 def _store(figures: Figures) -> Iterator[Finding]:
     """A store that lies, fails, gives up what it had, or is not asked any more."""
     if figures.store_quarantined:
-        yield Finding(
-            tokens=0,
-            share=0.0,
-            what=f"the store gave back {figures.store_quarantined:,} pages that were not what had been put.",
-            advice="None was used. Look at the store's disks and at who else writes there; delete its data.",
-            is_urgent=True,
+        yield _broken(
+            f"the store gave back {figures.store_quarantined:,} pages that were not what had been put.",
+            "None was used. Look at the store's disks and at who else writes there; delete its data.",
         )
     faults = {kind: count for kind, count in figures.store_faults.items() if count and kind in _STORE_FAULTS}
     if figures.store_errors or figures.store_is_degraded or faults:
         state = "is not asked any more for now" if figures.store_is_degraded else "is still asked"
         kinds = "".join(f", {count:,} pages {_STORE_FAULTS[kind]}" for kind, count in faults.items())
-        yield Finding(
-            tokens=0,
-            share=0.0,
-            what=f"the store fails: {figures.store_errors:,} calls of the store failed{kinds}; it {state}.",
-            advice="The log of `unified_tree` has the store's own words.",
-            is_urgent=True,
+        yield _broken(
+            f"the store fails: {figures.store_errors:,} calls of the store failed{kinds}; it {state}.",
+            "The log of `unified_tree` has the store's own words.",
         )
     if figures.store_freed_bytes:
         freed = figures.store_freed_bytes / (1 << 20)
-        yield Finding(
-            tokens=0,
-            share=0.0,
-            what=f"the store gave up {freed:,.1f} MiB of other formats or sizes to keep its capacity.",
-            advice="Give the store more capacity, or each model and format a directory of its own.",
-            is_urgent=True,
+        yield _broken(
+            f"the store gave up {freed:,.1f} MiB of other formats or sizes to keep its capacity.",
+            "Give the store more capacity, or each model and format a directory of its own.",
         )
 
 
@@ -333,12 +330,9 @@ def _policy(figures: Figures) -> Iterator[Finding]:
     """A custom eviction policy raises, or returns no numbers."""
     if figures.policy_failures:
         why = figures.last_policy_failure
-        yield Finding(
-            tokens=0,
-            share=0.0,
-            what=f"the eviction policy failed {figures.policy_failures:,} times, the last time with {why}.",
-            advice="Mend the policy, or choose a built-in one: until then what it fails for is evicted early.",
-            is_urgent=True,
+        yield _broken(
+            f"the eviction policy failed {figures.policy_failures:,} times, such as with {why}.",
+            "Mend the policy, or choose a built-in one: a value for which `rank` fails is evicted early.",
         )
 
 

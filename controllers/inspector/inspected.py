@@ -1,4 +1,4 @@
-"""What an inspector reads of a cache: of a PrefixCache, or of one that lives inside an engine (`EngineCache`)."""
+"""A cache as an inspector reads it: a PrefixCache, or one that lives inside an engine (`EngineCache`)."""
 
 from __future__ import annotations
 

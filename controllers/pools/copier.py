@@ -1,4 +1,4 @@
-"""What copies pages between device and host: chosen once for a pair of memories, and bound to what they show of a page.
+"""Copiers of pages between device and host: each is chosen once for a pair of memories, and bound to their views of a page.
 
 On a GPU without Triton, torch's kernels gather the source pages and scatter them to the targets, at the cost of the model
 beside them (`bus_copy`). So thousands of scattered pages cost two launches per part and staging buffer, whatever the layout,
@@ -39,7 +39,7 @@ class PageCopier(Protocol):
 
 
 class IndexCopier(Protocol):
-    """The same for page ids in device memory, int64 [n]. No target may be named twice, which nobody checks."""
+    """The same for page ids in device memory, int64 [n]. No target may be named twice; this is not checked."""
 
     def back_up(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy device pages to host pages, all layers."""

@@ -10,6 +10,7 @@ from unified_tree.controllers.storage_tier.storage_controller import StorageCont
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import PageMemory, PooledMemory, StoredComposition, stored_pools
+from unified_tree.controllers.storage_tier.tier_store import TierStore
 
 __all__ = [
     "Jobs",
@@ -24,6 +25,7 @@ __all__ = [
     "StorageTierStats",
     "StoredComposition",
     "ThreadJobs",
+    "TierStore",
     "mapped_pages",
     "stored_pools",
 ]

@@ -23,53 +23,29 @@ from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTier
 from unified_tree.controllers.storage_tier.tier_store import TierStore
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.counters.cache_counters import CacheCounters
-    from unified_tree.controllers.pages.tier_pages import TierPages
-    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
-    from unified_tree.controllers.storage_tier.tier_store import StoreJobs
-    from unified_tree.controllers.weights.weights import Weights
     from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Boundary
-    from unified_tree.tree import UnifiedTree
 
 
 class StorageController(BackupListener):
     """Reads and writes the store of one cache.
 
     Args:
-        tree: of the cache.
-        host: its host pools' free lists.
-        tier: settings; its engine and jobs are closed with the controller.
-        counters: counts events.
-        weights: the weights version of each namespace, and its name in a store.
-        ranks: agreement with the other ranks, before a result of the store is used.
-        jobs: makes the jobs on the store; None for this process itself.
-
-    Attributes:
-        shared: what prefetches and writes share.
-        tier: as given.
-
-    Raises ConfigurationError for pools that the engine cannot keep or was not opened for, pools or memory that do not fit the
-    components, and a weights version that is not a string.
+        shared: what its prefetches and writes share. Its engine and jobs are closed with the controller.
     """
 
-    def __init__(
-        self,
-        tree: UnifiedTree,
-        host: TierPages,
-        tier: StorageTier,
-        counters: CacheCounters,
-        weights: Weights,
-        ranks: RankAgreement,
-        jobs: StoreJobs | None = None,
-    ) -> None:
-        self.shared = shared = TierStore(tree, host, tier, counters, weights, ranks, jobs)
-        self.tier = tier
+    def __init__(self, shared: TierStore) -> None:
+        self.shared = shared
         self._outages = 0
         self.prefetcher = Prefetcher(shared)
         self.persist_queue = PersistQueue(shared)
         self._is_closed = False
+
+    @property
+    def tier(self) -> StorageTier:
+        """The settings, the engine and the jobs."""
+        return self.shared.tier
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""

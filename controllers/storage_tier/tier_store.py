@@ -1,4 +1,4 @@
-"""What the prefetches and the writes of one cache share: its tree and host pages, its store, and what is known of that."""
+"""One cache's store, as its prefetches and writes share it, with the tree, the host pages and the digests of stored pages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,24 @@ class TierStore:
     """The store of one cache.
 
     Args:
-        tree, host, tier, counters, weights, ranks, jobs: as of a StorageController, which raises what this does.
+        tree: of the cache.
+        host: its host pools' free lists.
+        tier: settings, the engine, and what runs the jobs.
+        counters: counts events.
+        weights: the weights version of each namespace, and its name in a store.
+        ranks: agreement with the other ranks, before a result of the store is used.
+        jobs: makes the jobs on the store; None for this process itself.
 
     Attributes:
+        generation: the current generation of a namespace.
         composition: the pools that the store has.
         store: where pages are kept. jobs: makes the jobs on it.
         stored_digests, known_prefixes: what is believed to be stored, by page and by prefix.
         path_names: the required paths.
         totals: what has been done.
+
+    Raises ConfigurationError for pools that the engine cannot keep or was not opened for, pools or memory that do not fit the
+    components, and a weights version that is not a string.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class TierStore:
         counters: CacheCounters,
         weights: Weights,
         ranks: RankAgreement,
-        jobs: StoreJobs | None,
+        jobs: StoreJobs | None = None,
     ) -> None:
         self.tree = tree
         self.host = host

@@ -165,7 +165,9 @@ def raises(*_: object, **__: object) -> Any:
     raise KeyError("no victim")
 
 
-@pytest.mark.parametrize("choose", [lambda *_: 7, lambda *_: None, raises], ids=["a number", "None", "raises"])
+@pytest.mark.parametrize(
+    "choose", [lambda *_: 7, lambda *_: "x", lambda *_: None, raises], ids=["a number", "a text", "None", "raises"]
+)
 def test_what_cannot_be_the_next_victim_is_counted_and_the_first_goes(choose: Callable[..., Any]) -> None:
     grove = Grove([FULL], policy=lambda _: Chooser(choose))
     for text in ("aa", "bb"):

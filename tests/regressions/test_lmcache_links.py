@@ -50,9 +50,6 @@ def test_a_daemon_may_end_while_a_link_closes(monkeypatch: pytest.MonkeyPatch) -
         opened(server, tensors).close()
 
 
-lmcache_server.skip_unless_it_runs()
-
-
 def test_a_link_leaves_other_programs_memory_alone() -> None:
     """`open_daemon` removed segments of shared memory whose process it could not see: with a /dev/shm shared between
     containers these were live memory of other programs.

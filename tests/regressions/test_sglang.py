@@ -1,4 +1,4 @@
-"""The adapter of SGLang."""
+"""The adapter of SGLang: copies around an admission, clearing a store, fp8 formats, and the record of the interface."""
 
 from __future__ import annotations
 

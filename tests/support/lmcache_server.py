@@ -1,4 +1,4 @@
-"""A real `lmcache server` on loopback, a process of its own (`lmcache_process`)."""
+"""A real `lmcache server` on loopback, a process of its own (`lmcache_process`), and look-ups at it."""
 
 from __future__ import annotations
 

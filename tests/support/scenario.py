@@ -1,4 +1,4 @@
-"""Everything that one seed decides about a simulated server."""
+"""Everything that one seed decides about a simulated server, alone or of several ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test of SGLang's own code needs before it imports that: the engine's python, an environment, paths, and silence."""
+"""The needs of a test of SGLang's own code before it imports that: the engine's python, an environment, paths, and silence."""
 
 from __future__ import annotations
 

@@ -426,6 +426,7 @@ class TwoServers:
             while self._address is None:  # else on a busy machine the decode server may compute all by itself before
                 self._messages()
                 assert time.monotonic() - silent_since < PATIENCE_S, "the prefill server does not come up"
+            silent_since = time.monotonic()
             while done < requests:
                 while submitted < requests and len(self.outstanding) < OUTSTANDING:
                     self.outstanding[submitted] = prompts.draw(), self.random.choice((1, 2, 5, 9))

@@ -37,6 +37,8 @@ class Freed:
     """The pages that an eviction freed, by component index, and its counts."""
 
     def __init__(self, state: TreeState, tier: Tier) -> None:
+        if state.ghosts is not None and state.ghosts.victims_of is not None:
+            state.ghosts.victims_of = {}
         self._state = state
         self._tier = tier
         self._chunks: dict[int, list[bytes]] = {}
@@ -80,8 +82,6 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int
         i = state.layout.index.get(name)
         if i is None or (tier is Tier.DEVICE and state.components[i].shares is not None):
             raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
-    if state.ghosts is not None and state.ghosts.victims_of is not None:
-        state.ghosts.victims_of = {}
     freed = Freed(state, tier)
     if state.layout.is_gated:
         cut_pages = None
@@ -137,8 +137,6 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
     shared = state.shared_pools[1] if tier else state.shared_pools[0]
     if shared is None:
         raise ConfigurationError(f"the pools on {tier.name.lower()} share no budget")
-    if state.ghosts is not None and state.ghosts.victims_of is not None:
-        state.ghosts.victims_of = {}
     freed = Freed(state, tier)
     if state.layout.is_gated:
         cut_pages = None
@@ -164,8 +162,6 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
 def evict_over_caps(state: TreeState, tier: Tier) -> EvictResult:
     """See UnifiedTree.evict_over_caps."""
     state.note_beneficiary(None)
-    if state.ghosts is not None and state.ghosts.victims_of is not None:
-        state.ghosts.victims_of = {}
     freed = Freed(state, tier)
     cut_pages = None if state.layout.is_gated else 1
     pools = state.pools(tier)

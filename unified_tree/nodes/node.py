@@ -1,4 +1,4 @@
-"""What the tree is made of: nodes, the values that components have at them, and receipts of locks on these.
+"""The parts of the tree: nodes, the values that components have at them, and receipts of locks on these.
 
 A node is a run of whole pages. For every component it has at most one `Value` per tier. A missing value is a tombstone:
 the node keeps its place and its other components. A value lists the page ids of a *suffix* of its node's pages: all of them
@@ -342,7 +342,7 @@ class LockKeeper:
 
 
 class Receipt:
-    """A lock on what a boundary needs on one tier, until it is released, once. That of an open effect, which nobody else
+    """A lock on what a boundary needs on one tier, until it is released, once. That of an open effect, which no caller
     releases, locks what both tiers have of it.
 
     Attributes:

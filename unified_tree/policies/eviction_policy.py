@@ -91,7 +91,7 @@ class EvictionPolicy(ABC):
 
     def figures(self) -> Mapping[str, float]:
         """Numbers by which the policy shows what it does now, by names in snake case, for `stats()` and metrics; none by
-        default. Called at each scrape, so O(1).
+        default. Called at each scrape, so O(1); not again once it has failed.
         """
         return {}
 

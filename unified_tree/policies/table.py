@@ -151,7 +151,8 @@ class Guarded(Standard):
         policy: the custom policy.
         is_selective: whether it is an AdmissionPolicy, which may refuse windows and states.
         compares_across_pools: whether it says so of its ranks.
-        failures: how often it raised or returned an invalid rank; `last_failure`: the reason of the last one.
+        failures: how often it raised or returned what is no rank, victim or text; `last_failure`: the reason of the last one.
+            Figures that fail are not asked for again.
         declined: how many windows and states it refused.
     """
 
@@ -241,8 +242,9 @@ class Guarded(Standard):
         event = self._events.get("figures")
         try:
             return {} if event is None else {printable(str(name)): _number(number) for name, number in dict(event()).items()}
-        except Exception as error:  # as above
+        except Exception as error:  # as above; asked at each scrape, they would count each time
             self._failed(repr(error))
+            del self._events["figures"]
             return {}
 
     def standing(self, value: Value) -> tuple[float, float]:

@@ -91,7 +91,7 @@ class Pool:
 
     @property
     def policy_failures(self) -> int:
-        """How often a custom policy raised or returned an invalid rank; see EvictionPolicy."""
+        """How often a custom policy failed; see EvictionPolicy."""
         policy = self._policy
         return policy.failures if isinstance(policy, Guarded) else 0
 

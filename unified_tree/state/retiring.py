@@ -44,7 +44,7 @@ class Retired:
         """
         parent = node.parent
         if node is self._at:
-            self._advance(node)
+            self.pass_over(node)
             return
         is_only_child = parent is not None and parent.first_child is node and node.next_sibling is None
         if parent is not None and parent.parent is not None and is_only_child and nodes.is_retired(node):
@@ -65,10 +65,6 @@ class Retired:
             return at
         return None
 
-    def pass_over(self, node: Node) -> None:
-        """The node at which the walk stands stays. Cost: O(1)."""
-        self._advance(node)
-
     def _begin_next(self) -> None:
         """Start at the next root."""
         table = self._tables[0]
@@ -78,8 +74,8 @@ class Retired:
         else:
             self._tables.popleft()
 
-    def _advance(self, node: Node) -> None:
-        """Move the walk from a node whose subtree is done to the next one."""
+    def pass_over(self, node: Node) -> None:
+        """Move the walk on from the node at which it stands: its subtree is done, or it stays."""
         after, parent = node.next_sibling, node.parent
         assert parent is not None
         self._is_rising = after is None

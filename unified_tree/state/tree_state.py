@@ -61,7 +61,7 @@ class TreeState:
         tenants: the groups of namespaces; None without. `groups`: their indices by namespace, or what names it; `rooms`:
             what each holds of what.
         owners: of the namespaces that share; None if there are none.
-        texts: what was evicted, and the lines of all texts; None if nobody needs it.
+        texts: what was evicted, and the lines of all texts; None if neither causes nor the policy need it.
         ghosts: the same, where it explains misses; None if that is not wanted.
         ages: of what is used and evicted; None likewise.
         policy: says which value goes next; `listener`: the same, if it wants the events of texts; None if not.
@@ -170,7 +170,7 @@ class TreeState:
         return ages
 
     def note_beneficiary(self, namespace: str | None) -> None:
-        """What is evicted from now on makes room for a namespace; None for nobody."""
+        """What is evicted from now on makes room for a namespace; None for no namespace."""
         if self.ghosts is not None:
             self.ghosts.beneficiary = namespace
 
@@ -510,7 +510,3 @@ class TreeState:
     def first_page_bytes(self, node: Node) -> int:
         """How many bytes of a node's edge its first page is."""
         return len(node.edge) // (node.end - node.start) * self.page_size
-
-    def pages_of(self, tokens: int) -> int:
-        """How many pages `tokens` tokens take."""
-        return -(-tokens // self.page_size)

@@ -164,7 +164,7 @@ def _ids(span: Span) -> tuple[int, ...]:
 
 
 def check_object_groups(session: DaemonSession) -> None:
-    """Store so many chunks, under tokens that nobody else has, that the first has no window and no state, and look for them.
+    """Store so many chunks, under tokens of this check alone, that the first has no window and no state, and look for them.
 
     The daemon does not say how it was started. One that was not told --separate-object-groups would keep all of a chunk as one
     object, find prefixes without their windows, and fill pages with what was never stored; so it must not be used at all.

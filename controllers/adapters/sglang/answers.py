@@ -1,5 +1,5 @@
-"""What SGLang asks of its cache beside matches, locks and slots: of sessions, of the store and of the model's weights, by which
-stored pages are named; and what any cache answers in the same way at every moment.
+"""SGLang's calls beside matches, locks and slots: of sessions, of the store, and of the model's weights, by which stored pages
+are named; and those that any cache answers in the same way at every moment.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FixedAnswers:
 
 
 class SessionAnswers:
-    """What SGLang says of sessions, with `--enable-session-radix-cache`.
+    """SGLang's calls about sessions, with `--enable-session-radix-cache`.
 
     Attributes:
         enable_session_radix_cache: SGLang's flag, which it asks a cache for.
@@ -124,7 +124,7 @@ NO_HOST_TIER = "a store needs a host tier: start with --enable-hierarchical-cach
 
 
 class StoreAnswers:
-    """What SGLang asks of the store, and tells of the weights. Tiers and their builder are None without a host tier."""
+    """SGLang's calls about the store and the weights. Tiers and their builder are None without a host tier."""
 
     tree: UnifiedTree
     observation: Observation

@@ -1,4 +1,4 @@
-"""Where SGLang keeps the state that the pages of each component name: its tensors, by layer; and copies between them and a host
+"""SGLang's tensors of each component, by layer, which hold the state that its pages name; and copies between them and a host
 pool.
 
 Index keys of sparse attention and the KV of a draft lie in tensors of their own and in the slots of full attention, so they are

@@ -6,6 +6,7 @@ of these are written. SGLang says first where the files are, so this module is i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,16 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from unified_tree.controllers.cache.metrics import PREFIX, CacheCollector
-from unified_tree.inputs.printable import printable
+from unified_tree.controllers.counters.observers import OBSERVER_FAILED
+from unified_tree.inputs.printable import printable, traceback_of
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.storage_tier import StorageTierStats
     from unified_tree.misses.causes import Miss
 
+LOG = logging.getLogger(__name__)
 DEGRADED = f"{PREFIX}storage_degraded"
 
 
@@ -71,10 +75,13 @@ class MissMetrics:
 class WrittenMetrics:
     """Counters and gauges of one cache, written from time to time. Histograms are left out.
 
+    If a write fails, as it may to SGLang's files, nothing is written any more, and the log says why.
+
     Args:
         labels: SGLang's, put on every sample.
         interval_s: between two times that the figures are written.
         clock: seconds.
+        counters: count the failure.
 
     Attributes:
         families: makes them of figures.
@@ -85,8 +92,11 @@ class WrittenMetrics:
         labels: Mapping[str, str],
         interval_s: float,
         clock: Callable[[], float],
+        counters: CacheCounters,
         registry: CollectorRegistry | None = REGISTRY,
     ) -> None:
+        self._counters = counters
+        self._has_failed = False
         self.families = CacheCollector(_no_stats, labels)
         self._interval_s = interval_s
         self._clock = clock
@@ -98,12 +108,25 @@ class WrittenMetrics:
 
     @property
     def is_due(self) -> bool:
-        """Whether the figures were not written for the interval. Cost: O(1)."""
-        return self._clock() >= self._next_s
+        """Whether the figures can be written, and were not for the interval. Cost: O(1)."""
+        return not self._has_failed and self._clock() >= self._next_s
 
     def write(self, families: Iterable[Metric]) -> None:
         """Write the figures of now."""
         self._next_s = self._clock() + self._interval_s
+        self._guard(lambda: self._write(families))
+
+    def _guard(self, write: Callable[[], None]) -> None:
+        if self._has_failed:
+            return
+        try:
+            write()
+        except Exception as error:
+            self._has_failed = True
+            LOG.error("SGLang's metrics failed, and %s writes no more: %s", type(self).__name__, traceback_of(error))
+            self._counters.count_drop(OBSERVER_FAILED)
+
+    def _write(self, families: Iterable[Metric]) -> None:
         for family in families:
             if isinstance(family, CounterMetricFamily):
                 for labels, value in samples_of(family):
@@ -156,6 +179,9 @@ class StoreMetrics(WrittenMetrics):
 
     def closed(self) -> None:
         """The store is not used any more: every gauge is 0, but `storage_degraded` is 1."""
+        self._guard(self._close)
+
+    def _close(self) -> None:
         for family, labels in self._gauges:
             metric = self._metrics[family]
             (metric.labels(*labels) if labels else metric).set(float(family == DEGRADED))

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 """Between two times that figures are written: to read those of a store takes some 0.1 ms."""
 CAUSES: Final = 3
-"""How many causes a line of the log names, the largest first."""
+"""A line of the log names so many causes, the largest first."""
 
 
 class Observation:
@@ -80,12 +80,12 @@ class Observation:
             self.counters.observers.add(observer)
         self.misses: RequestMisses | None = None
         self._log: MissLog | None = None
-        self._store: StoreMetrics | None = None
-        """Made late: SGLang says first where metrics are kept."""
         self._inspector: Inspector | None = None
         self.page: str | None = None
         self._inspected: EngineCache | None = None
         self.sessions: RequestSessions | None = None
+        # These are made late, because SGLang says first where metrics are kept.
+        self._store: StoreMetrics | None = None
         self._figures: WrittenMetrics | None = None
         self._tree: UnifiedTree | None = None
 
@@ -100,9 +100,7 @@ class Observation:
     def _new_misses(self, tree: UnifiedTree) -> RequestMisses:
         metrics = None
         if self._collector is not None:
-            from unified_tree.controllers.adapters.sglang.metrics import (
-                MissMetrics,  # SGLang says first where metrics are kept
-            )
+            from unified_tree.controllers.adapters.sglang.metrics import MissMetrics
 
             metrics = MissMetrics(self._collector.labels, self._components)
         misses = RequestMisses(tree, self._keys, self.counters, metrics)
@@ -143,7 +141,7 @@ class Observation:
         if self._store is None:
             from unified_tree.controllers.adapters.sglang.metrics import StoreMetrics
 
-            self._store = StoreMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
+            self._store = StoreMetrics(self._collector.labels, INTERVAL_S, time.monotonic, self.counters)
         return self._store
 
     def tell_store(self, tiers: Tiers, *, is_last: bool = False) -> None:
@@ -169,14 +167,14 @@ class Observation:
         """
         if self._tree is None:
             return
-        sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
         if self._figures is None:
             from unified_tree.controllers.adapters.sglang.metrics import WrittenMetrics
 
-            self._figures = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic)
+            self._figures = WrittenMetrics(self._collector.labels, INTERVAL_S, time.monotonic, self.counters)
         written = self._figures
         if not (is_last or written.is_due):
             return
+        sessions, tenants = self.sessions, None if self.misses is None else self.misses.tenants
         found = [*written.families.policy(PolicyStats.of(self._tree), self._tree.state.clock)]
         if sessions is not None:
             found += written.families.sessions(len(sessions.turns.sessions), self.counters.hints)
@@ -272,7 +270,7 @@ class MissLog:
 
 
 def told(before: MissFigures, now: MissFigures) -> str:
-    """What was booked between two moments, as a line.
+    """A line for the log: the requests and misses booked between two moments.
 
     >>> from collections import Counter
     >>> from unified_tree.controllers.adapters.sglang.request_misses import MissFigures

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from unified_tree.controllers.cache.lease_tokens import UNSAVED
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.tenant_stats import TenantCounters
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED, AdmittedRequest
@@ -34,7 +35,6 @@ ACCOUNT: Final = "unified_tree_misses"
 TOO_DEAR: Final[tuple[int, str | None]] = (LOAD_REFUSED, "cost")
 NOT_LOOKED_UP: Final = "not looked up"
 """The detail of tokens whose probabilities are asked for, and of those that SGLang keeps out of its cache."""
-NOT_SAVED: Final = "not saved where it was due"
 
 
 class Account:
@@ -209,7 +209,7 @@ class RequestMisses:
         if due is not None and up_to >= due:
             account.due = None
             if at.length > due:  # a checkpoint ends where a state is
-                self.ledger.note_unsaved(at, due, NOT_SAVED)
+                self.ledger.note_unsaved(at, due, UNSAVED)
 
     def released(self, req: Any) -> None:
         """A request's row is free: it has ended, or was taken back. Cost: O(1)."""

@@ -100,7 +100,7 @@ class LoadLock:
             raise TransferError(self._load.error)
 
     def release(self, component: str | None = None) -> None:
-        """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
+        """Stop keeping the pages; a load for which no request waits is cancelled. One component alone is kept until the end."""
         if component is None:
             self._controller.release(self._load)
 
@@ -186,11 +186,12 @@ class Tiers:
 
     def attach(self, tier: StorageTier) -> None:
         """Put a store behind the host tier, which has none. Raises ConfigurationError for one that cannot keep its pages."""
-        from unified_tree.controllers.storage_tier import StorageController
+        from unified_tree.controllers.storage_tier import StorageController, TierStore
 
         assert self.storage is None, "a store is attached already"
         weights = Weights(self._tree, self._ranks, 16_384)
-        self.storage = StorageController(self._tree, self.controller.host, tier, self.counters, weights, self._ranks)
+        shared = TierStore(self._tree, self.controller.host, tier, self.counters, weights, self._ranks)
+        self.storage = StorageController(shared)
         weights.attached(tier.weights_version)
         self.controller.storage = self.storage
 

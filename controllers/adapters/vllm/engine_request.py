@@ -1,4 +1,4 @@
-"""What the scheduler side reads of vLLM's requests, and keeps beside them.
+"""vLLM's requests as the scheduler side reads them, and its records beside them.
 
 A prompt with images has the same placeholder tokens for all of them, and one of embeddings has zeros. There the key of a
 request has numbers beyond every vocabulary. They follow from vLLM's name of the image, which is a hash of it, or from the

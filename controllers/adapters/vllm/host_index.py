@@ -1,4 +1,4 @@
-"""What the host tier holds: the tree over host pages, with the free list of every group; and the events that tell of it."""
+"""The index of the host tier: the tree over host pages, the free list of every group, and the events of what it holds."""
 
 from __future__ import annotations
 

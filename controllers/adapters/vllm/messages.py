@@ -1,4 +1,4 @@
-"""What the scheduler side tells the workers and their stores with an engine step, and what they answer; all pickled."""
+"""The messages of an engine step: from the scheduler side to the workers and their stores, and their answers; all pickled."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from unified_tree.controllers.storage_tier.policies import PersistPolicy, Prefet
 from unified_tree.controllers.storage_tier.storage_controller import StorageController
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.stored_composition import layout_of, stored_pools
+from unified_tree.controllers.storage_tier.tier_store import TierStore
 from unified_tree.declare.page_format import WHOLE
 from unified_tree.terms.errors import StorageError
 
@@ -61,10 +62,9 @@ class SchedulerStore:
     def __init__(self, index: HostIndex, worker_count: int, weights_version: str, prefetch: PrefetchPolicy) -> None:
         self._index = index
         self._workers = RemoteStoreJobs(worker_count)
-        self._controller = StorageController(
-            index.tree, index.host, _described(index, weights_version, prefetch), index.counters, index.weights,
-            SingleRank(), self._workers,
-        )  # fmt: skip
+        tier = _described(index, weights_version, prefetch)
+        shared = TierStore(index.tree, index.host, tier, index.counters, index.weights, SingleRank(), self._workers)
+        self._controller = StorageController(shared)
         index.weights.attached(weights_version)
         self._policy = prefetch
         self._counted: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which weights vLLM computes with: those of LoRA adapters by their files, those of the model by a digest of their memory."""
+"""Names of the weights that vLLM computes with: of LoRA adapters by their files, of the model by a digest of its memory."""
 
 from __future__ import annotations
 

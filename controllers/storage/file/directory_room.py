@@ -129,7 +129,7 @@ class DirectoryRoom:
             yield got and self._fits(table, value_count * table.shape.grown_bytes + _NOTES_BYTES)
 
     def _changed_ns(self) -> int | None:
-        """When the directory changed; what it was when it was sure, if it is gone: then nobody else can use it."""
+        """When the directory changed; what it was when it was sure, if it is gone: then no process can use it."""
         try:
             return os.stat(self._path).st_mtime_ns
         except FileNotFoundError:
@@ -228,7 +228,7 @@ class DirectoryRoom:
         return max(table.used_bytes, TableShape(ways=ways, buckets=buckets, value_bytes=value_bytes).disk_bytes)
 
     def _taken(self, stem: str) -> int | None:
-        """A descriptor of the index of a table, locked, so that nobody begins to use it; None if it is in use, or no table."""
+        """A locked descriptor of a table's index, so that no process begins to use it; None if it is in use, or no table."""
         path = os.path.join(self._path, f"{stem}.index")
         if not os.path.lexists(path):
             return None

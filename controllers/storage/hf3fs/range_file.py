@@ -7,7 +7,7 @@ daemons, so that they do not keep a process from ending.
 
 A file of a mount is read and written by `preadv` and `pwritev` in such threads. Writes go straight from the caller's memory:
 what was not confirmed counts for nothing, so it does not matter if that memory changes under a write that comes late. Reads
-must not come late into memory that belongs to somebody else by then; they go through a small buffer of the thread, which stays
+must not come late into memory that has another owner by then; they go through a small buffer of the thread, which stays
 in the processor's cache, and are copied on while the caller is still there.
 """
 
@@ -59,8 +59,8 @@ class FileRange:
 class RangeFile(Protocol):
     """An open file. Calls may come from several threads at once.
 
-    After a call nobody touches the memory, except that what is being written may still be read. Each call ends by its deadline,
-    an instant of `time.monotonic`, whatever the file system does. None raises for what fails but StorageError.
+    After a call no thread touches the memory, except that what is being written may still be read. Each call ends by its
+    deadline, an instant of `time.monotonic`, whatever the file system does. None raises for what fails but StorageError.
     """
 
     def read(self, ranges: Sequence[FileRange], deadline: float) -> list[Ending]:

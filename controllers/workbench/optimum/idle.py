@@ -1,5 +1,5 @@
-"""What a served workload asked of its cache: who was admitted when, for which blocks, and since when these were there; what a
-boundary needs of each pool, and how much room each has for it.
+"""The demand of a served workload: the admissions, their blocks, and since when these were there; the need of a boundary in
+each pool, and the room of each pool for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs the test kits of SGLang's own wheel against a server with any cache: `python server_kits.py --cache builtin`.
+"""Runs the test kits of SGLang's own wheel against a server with any cache: `python server_kits.py --cache builtin`. Other
+scripts take `serving` and `Expectations` from here.
 
 The model is a tiny Llama with the vocabulary of 32,000 tokens that the kits expect, and a tokenizer of whole words. Left out:
 the branching kit, which asks for the hits of state space models, and what needs a data set (GSM8K).

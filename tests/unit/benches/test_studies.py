@@ -130,7 +130,7 @@ def test_without_copies_the_older_value_goes_though_it_is_on_one_tier() -> None:
         grove.backup("ijklmnop")
         learned = grove.tree.state.policy
         assert isinstance(learned, HitDensity)
-        list(learned._worth.turns.learn(learned.now))
+        list(learned._worth.turns.learn(grove.tree.state.clock))
         learned._note_mode()
         lost.append(grove.tree.evict({"full": 4}).lost)
     assert lost == [0, 1]

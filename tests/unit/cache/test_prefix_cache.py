@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+from published import publish
 
 from unified_tree import Component, ConfigurationError, InsertError, InvalidKeyError, Key, LeaseError, OutOfPagesError, Point
 from unified_tree.controllers import Lease, PrefixCache
@@ -17,13 +18,6 @@ TOKENS = list(range(100, 140))
 
 def make(components: Sequence[Component], pages: int = 32, **options: Any) -> PrefixCache:
     return PrefixCache(components, 2, {c.name: pages for c in components if c.shares is None}, **options)
-
-
-def publish(cache: PrefixCache, tokens: Sequence[int]) -> None:
-    """Compute and publish a prompt in one step."""
-    with cache.acquire(Key(tokens)) as lease:
-        cache.allocate(lease, len(tokens))
-        cache.commit(lease, tokens, dict(lease.save_pages))
 
 
 def figures(cache: PrefixCache) -> tuple[str, dict[str, tuple[int, int, int]]]:

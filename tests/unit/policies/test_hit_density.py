@@ -53,7 +53,7 @@ def learn(tree: UnifiedTree) -> None:
     """What 64 turns would bring about: before that all goes by recency."""
     policy = tree.state.policy
     assert isinstance(policy, HitDensity)
-    list(policy._worth.turns.learn(policy.now))
+    list(policy._worth.turns.learn(tree.state.clock))
     policy._note_mode()
 
 

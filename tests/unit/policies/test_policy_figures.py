@@ -1,4 +1,4 @@
-"""What a policy tells of itself: in `stats()`, in metrics, to the inspector and to the doctor."""
+"""The figures that a policy tells of itself: in `stats()`, in metrics, to the inspector and to the doctor."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ def test_what_came_lately_is_counted_beside_what_lru_would_have_hit() -> None:
     figures = server.cache.stats().policy.figures
     assert figures["recent_tokens"] > 0
     assert figures["lead_tokens"] == 0
+    server.policy._shadow._compare(100, -7)
+    after = server.cache.stats().policy.figures
+    assert (after["recent_tokens"], after["lead_tokens"]) == (figures["recent_tokens"] + 100, -7)
 
 
 @pytest.mark.parametrize(("policy", "name"), [("lru", "lru"), (lambda _: Telling(), "Telling")])

@@ -87,7 +87,7 @@ class HitDensity(Standard):
         self._shadow = RecencyShadow(settings, windows)
         self._learning: Iterator[None] | None = None
         self._worth = Worth(view, 2 * len(components))
-        self._switches: list[int] = []  # ticks at which that last changed
+        self._switches: list[int] = []  # ticks at which `Worth.by_recency` last changed
         self._switch_count = 0
         self._inflation = [0.0] * (2 * len(components))  # the score of the last spare victim, at most
         self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
@@ -95,11 +95,6 @@ class HitDensity(Standard):
         self._has_budget = False  # that all pools share
         self._host_room = [0] * len(components)  # of a kind, once it was full; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
-
-    @property
-    def now(self) -> int:
-        """The tree's clock: it ticks with each match and insert."""
-        return self._view.now
 
     # -- ranking
 
@@ -160,7 +155,7 @@ class HitDensity(Standard):
             line = value.node.line
             if line is not None and (not value.touched or (value.spare and self._is_state[value.component])):
                 self._shadow.unsaved(line, value.node.end)
-        if value.tier is Tier.HOST and value.created == self.now:  # a copy has come, for which others went
+        if value.tier is Tier.HOST and value.created == self._view.now:  # a copy has come, for which others went
             self._cut_shadow(value, goes=False)
         if value.urgency > SPARE:
             self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
@@ -279,12 +274,12 @@ class HitDensity(Standard):
         if worth.by_recency != by_recency:
             worth.by_recency = by_recency
             worth.revision += 1
-            self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self.now]
+            self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self._view.now]
             self._switch_count += 1
             import logging  # takes longer to import than this package
 
             order = "lru" if by_recency else "the learned order"
-            logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self.now)
+            logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self._view.now)
 
     def _was_by_recency(self, now: int) -> bool:
         """Whether recency decided at some tick. Cost: O(KNOWN_SWITCHES)."""
@@ -310,7 +305,7 @@ class HitDensity(Standard):
             else:
                 if above is not None and before is not None and fork > start:
                     self._fork(above, fork)
-                turn = self._begin(Turn(self.now, fork, fork, None))
+                turn = self._begin(Turn(self._view.now, fork, fork, None))
             session_of(line).turn = turn
         else:
             if not turn.is_open and start < turn.end:  # evicted text comes back
@@ -319,12 +314,12 @@ class HitDensity(Standard):
                 turn.shares(min(node.end, turn.end_before))
         self._shadow.grew(arrival if isinstance(arrival, Request) else None, line, start, node.end)
         self._note_mode()
-        turn.went_on(node.end, self.now)
+        turn.went_on(node.end, self._view.now)
 
     def published(self, node: Node, length: int) -> None:
         turn = None if node.line is None else latest(node.line)
         if turn is not None and turn.is_open:
-            turn.went_on(max(length, turn.end), self.now)
+            turn.went_on(max(length, turn.end), self._view.now)
 
     def saved(self, node: Node, resumed: int, arrival: object) -> None:
         line = node.line
@@ -338,7 +333,7 @@ class HitDensity(Standard):
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""
         self._reach.note(before)
-        turn = before.by = Turn(self.now, before.start, length, before)
+        turn = before.by = Turn(self._view.now, before.start, length, before)
         if before.saved_to:
             self._worth.note_resumed(is_last=length >= before.saved_to)
             if length >= before.saved_to:
@@ -360,9 +355,9 @@ class HitDensity(Standard):
         if place is None:
             if len(places) >= self._view.settings.listed_places:
                 del places[next(iter(places))]
-            place = Place(self.now)
+            place = Place(self._view.now)
         places[length] = place
-        if place.used(self.now):
+        if place.used(self._view.now):
             self._worth.places.note(place.uses)
         return place
 
@@ -397,6 +392,6 @@ class HitDensity(Standard):
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
-        yield from self._worth.turns.learn(self.now)
+        yield from self._worth.turns.learn(self._view.now)
         self._note_mode()
         self._worth.revision += 1

@@ -4,10 +4,10 @@ Values that are alike wait in one queue: of the same kind, of one group of turns
 tokens lost for each token or state that they free. A queue's number says all of that, and is the rank of its values. `Worth`
 says what a value of a queue is worth, by the time since its last use; while recency decides, that is the tick of its last use.
 
-The value of a queue that is worth least stands at one of its ends (the oldest, or the newest where nobody comes back soon), or
-about an age between, at which values are worth less than before and after: where some come back at once, and others after a
-while. `Queues` notes what that one is worth when a value enters and when it is asked for. It falls with time, so every few
-victims one more queue is looked at anew, and all of them when they come to be worth something else.
+The value of a queue that is worth least stands at one of its ends (the oldest, or the newest where no session comes back
+soon), or about an age between, at which values are worth less than before and after: where some sessions come back at once, and
+the rest after a while. `Queues` notes what that one is worth when a value enters and when it is asked for. It falls with time,
+so every few victims one more queue is looked at anew, and all of them when they come to be worth something else.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def place_class(place: Place) -> i64:
 
 
 class Worth:
-    """What values are worth, from what is learned of turns and places.
+    """The worth of values, from what is learned of turns and places.
 
     Args:
         pools: how many pools there are on both tiers.
@@ -105,7 +105,7 @@ class Worth:
 
     @property
     def now(self) -> int:
-        """The tree's clock: it ticks with each match and insert."""
+        """See TreeView.now."""
         return self._view.now
 
     def of(self, pool: int, queue: i64, since: i64) -> float:
@@ -161,9 +161,7 @@ class Worth:
         self._resumed = [count / most for count in self._counts]
 
     def words(self, queue: int) -> tuple[str, str]:
-        """What a queue's values are, and what their loss costs, in words; the latter is empty where it costs their own
-        tokens.
-        """
+        """A queue's values in words, and the cost of their loss; the latter is empty where it is their own tokens."""
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         said = KINDS[kind]
         if kind in (SESSION, EARLIER) and what < len(self.turns.shares):

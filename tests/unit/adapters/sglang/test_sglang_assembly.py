@@ -1,4 +1,4 @@
-"""What a host tier is put together of: lanes, stages, and stores that are attached and detached while a server runs."""
+"""The parts of a host tier: lanes, stages, and stores that are attached and detached while a server runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SGLang's allocators as pools of the tree's pages: every slot holds what its prefix says, and none is lost."""
+"""SGLang's allocators as pools of the tree's pages: every slot holds what its prefix says, and none is lost; and the
+names of pages."""
 
 from __future__ import annotations
 

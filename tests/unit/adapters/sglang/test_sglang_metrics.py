@@ -1,4 +1,4 @@
-"""What a store has done, and the copies between device and host, among SGLang's metrics."""
+"""The calls of a store, and the copies between device and host, among SGLang's metrics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from unified_tree.controllers.adapters.sglang.observation import MeteredCounters
 from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings
 from unified_tree.controllers.cache.metrics import CacheCollector
+from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.nodes.effect import EffectKind
 
 LABELS = {"tp_rank": "0"}
@@ -52,7 +53,7 @@ def spoil(files: Path) -> None:
 
 def test_all_that_a_scrape_of_a_prefix_cache_counts_of_a_store_is_counted(tmp_path: Path) -> None:
     registry, served = CollectorRegistry(), Served("full", tmp_path)
-    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, CacheCounters(), registry)
     storage = served.tiers.storage
     assert storage is not None
     for _ in range(2):
@@ -74,7 +75,7 @@ def test_corrupt_pages_are_counted_and_logged(tmp_path: Path, caplog: pytest.Log
     Served("full", tmp_path).stored().tiers.close()
     spoil(tmp_path)
     registry, served = CollectorRegistry(), Served("full", tmp_path)
-    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, CacheCounters(), registry)
     with caplog.at_level(logging.WARNING):
         assert served.found() == 0
     assert served.tiers.storage is not None
@@ -107,7 +108,7 @@ def test_the_figures_are_written_once_an_interval_and_when_a_store_is_closed(mon
 
 def test_the_gauges_of_a_closed_store_do_not_keep_their_last_values(tmp_path: Path) -> None:
     registry, served = CollectorRegistry(), Served("full", tmp_path)
-    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, registry)
+    metrics = StoreMetrics(LABELS, 1.0, lambda: 0.0, CacheCounters(), registry)
     storage = served.tiers.storage
     assert storage is not None
     metrics.tell({}, dataclasses.replace(storage.stats(), boundaries_waiting=3))

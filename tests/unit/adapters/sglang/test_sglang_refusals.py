@@ -1,4 +1,4 @@
-"""What the backend refuses. Each of SGLang's options that concern a cache is read, refused, or its own: a new one fails."""
+"""The refusals of the backend. Each of SGLang's options that concern a cache is read, refused, or its own: a new one fails."""
 
 from __future__ import annotations
 

@@ -251,6 +251,24 @@ def test_the_last_figures_tell_of_hints_that_ended_with_the_engine(monkeypatch: 
     assert told[1]["unified_tree_hints_total"] == 1
 
 
+def test_metrics_that_fail_are_written_no_more_and_harm_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+
+    def write(*_: object) -> None:
+        calls.append(None)
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(WrittenMetrics, "_write", write)
+    monkeypatch.setattr("unified_tree.controllers.adapters.sglang.observation.INTERVAL_S", 0.0)
+    keys = RequestKeys(is_bigram=False, adapters={}, tenants=TENANTS)
+    observation = Observation(["full"], keys, MissSettings(memory_mib=0), None, 1, SimpleNamespace(labels={}))
+    observation.begin(UnifiedTree([Component(name="full", coverage=Path())], 1))
+    for _ in range(3):
+        observation.step()
+    observation.close()
+    assert (len(calls), observation.counters.drops["observer failed"]) == (1, 1)
+
+
 def test_metrics_tell_of_sessions_and_tenants() -> None:
     keys = RequestKeys(is_bigram=False, adapters={}, tenants=TENANTS)
     tree = UnifiedTree([Component(name="full", coverage=Path())], 1, page_counts={"full": 100}, tenants=keys.tenants)
@@ -261,7 +279,7 @@ def test_metrics_tell_of_sessions_and_tenants() -> None:
         misses.tenants.admitted(key.namespace, len(tokens), 0)
         tree.insert(key, {"full": np.arange(len(tokens)) + 10 * len(tokens)})
     registry, now = CollectorRegistry(), [0.0]
-    metrics = WrittenMetrics({"tp_rank": "0"}, 1.0, lambda: now[0], registry)
+    metrics = WrittenMetrics({"tp_rank": "0"}, 1.0, lambda: now[0], counters, registry)
     for _ in range(2):  # counters count what is new
         metrics.write(metrics.families.sessions(7, {("retain", "used"): 3}))
         metrics.write(metrics.families.tenants(misses.tenants.stats()))

@@ -81,5 +81,7 @@ def test_an_inspector_needs_the_memory_of_misses() -> None:
     assert InspectorSettings(token="of one's own choice").line("http://h/?token=x").endswith("http://h/")
     with pytest.raises(ConfigurationError, match="miss_memory_mib more than 0"):
         ConnectorSettings.of({**given, "miss_memory_mib": 0})
+    with pytest.raises(ConfigurationError, match="inspector: there is no setting 'ports'"):
+        ConnectorSettings.of({"inspector": {"ports": 1}})
     with pytest.raises(ConfigurationError, match="port must be"):
         ConnectorSettings.of({"inspector": {"port": 65536}})
