@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from waiting import PROGRAM_S
 
+from benches import worst_collections
 from benches.slope import percentile, slope
 from benches.worst_case import Call, WorstCase, live
 from benches.worst_cases import WORST_CASES, Limits, lines_of, measure_worst, rows_of
@@ -113,6 +114,14 @@ def test_what_cannot_be_measured_says_why(
     assert reason in lines_of(growth)
     (row,) = rows_of(growth, "machine", None, "core")
     assert row["missing"] == growth.missing and row["median"] is None
+
+
+def test_a_tree_that_grew_into_memory_it_had_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Giving memory back before the second look can make the process smaller than it was."""
+    resident = iter((1 << 20, (1 << 20) - 4096))
+    monkeypatch.setattr(worst_collections, "resident_bytes", partial(next, resident))
+    figures = live(worst_collections.MemoryOfNodes, worst_collections.SETS[0], 8, smoke=True)
+    assert (figures.calls, figures.worst, figures.worst_seen) == (1, 0, 0)
 
 
 def test_a_slope_is_the_exponent() -> None:
