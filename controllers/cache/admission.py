@@ -30,10 +30,6 @@ NO_ROOM: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "room")
 NO_ROOM_TO_LOAD: Final = "no room to load"
 CANCELLED: Final = "load beside a cancelled one"
 TOO_DEAR: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "cost")
-AT_MATCH: Final = 0
-BEFORE: Final = 1
-AFTER: Final = 2
-"""When a request counts as a use of what it resumes from: in the match, before it locks, or once it has all."""
 
 
 class Plan:
@@ -50,13 +46,11 @@ class Plan:
         loads: whether it loads back what is on host; `loaded`: only these components, None for all.
         without: the optional components without which it runs.
         needs: device pages by component that it takes at once.
-        counts: AT_MATCH, BEFORE or AFTER.
     """
 
     __slots__ = (
         "boundary",
         "compute_from",
-        "counts",
         "dropped",
         "found",
         "loaded",
@@ -87,7 +81,6 @@ class Plan:
         self.loaded: list[str] | None = None
         self.without: tuple[str, ...] = ()
         self.needs = NOTHING
-        self.counts = AT_MATCH
 
 
 class Admission:
@@ -95,8 +88,7 @@ class Admission:
 
     A refusal leaves no trace but evictions. So the match touches nothing. The needs of a request are compared with what will be
     free or evictable behind its locks before anything is locked, and it counts as a use of what it resumes from when it has all
-    that it asked for. One that takes no page but a free one for its state cannot be refused, and counts before it locks, which
-    is cheaper.
+    that it asked for. By then that is locked and in no eviction order, so that using it moves nothing there.
 
     Optional components refuse nothing: a request that finds no pages of theirs is admitted without them.
 
@@ -177,10 +169,7 @@ class Admission:
             point = None
         if point is not None:
             parts.device.check({point: 1})
-        is_sure = parts.controller is None and not ask.reserve_tokens
-        if is_sure and point is not None:
-            is_sure = parts.device.allocators[point].free_pages > 0
-        found = match(parts.state, key, key.length - 1, touch=is_sure, checks=True)
+        found = match(parts.state, key, key.length - 1, touch=False, checks=True)
         plan = Plan(found, found.device, layout.saved_indices, unloaded, dropped)
         if ask.arriving:
             plan.boundary, plan.wanted = self._path_on_device(found)
@@ -198,16 +187,12 @@ class Admission:
             if not plan.loads:
                 plan.without = ()
                 plan.unloaded, plan.dropped = NO_ROOM, NO_ROOM_TO_LOAD
-        plan.counts = AT_MATCH if is_sure else AFTER if plan.loads else BEFORE
-        if not (is_sure or plan.loads) and (point is not None or ask.reserve_tokens):
+        if not plan.loads and (point is not None or ask.reserve_tokens):
             run_from = 0 if ask.arriving and not plan.wanted else plan.compute_from
             plan.needs = self._needs(ask, plan.boundary.length, run_from)
-            are_free = parts.device.are_free(plan.needs)
-            if not are_free:
+            if not parts.device.are_free(plan.needs):
                 pinned = self._pinned(plan)
                 parts.device.check(plan.needs, pinned)
-            if not are_free or ask.reserve_tokens:  # there may be no memory for the tables of so many
-                plan.counts = AFTER
         return plan
 
     def _pinned(self, plan: Plan) -> dict[str, int]:
@@ -248,16 +233,13 @@ class Admission:
             taken = LeaseState(parts, generation, ask, plan.boundary, plan.compute_from, load)
             lease = Lease(self._owner, taken)
             self._leases.add(lease, taken)
-            if plan.counts == BEFORE:
-                use(parts.state, found, plan.boundary)
             taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
             points = self._plan_saves(ask, plan, taken) if parts.layout.needs_saves and not ask.fills else None
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
             elif plan.without:
                 taken.give_up(plan.without)
-            if plan.counts == AFTER:
-                use(parts.state, found, taken.boundary)
+            use(parts.state, found, taken.boundary)
             taken.admitted_by(found, plan.unloaded)
             if not plan.loads and parts.controller is not None:
                 parts.controller.hit(taken.boundary)

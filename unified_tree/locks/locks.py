@@ -67,12 +67,9 @@ class Locks(LockKeeper):
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
-        if node is not None and tier is DEVICE:
-            if keeps:
-                self.keep(node, wanted)
-            elif wanted:
-                self._cut(node, wanted)
-        return self.issue(boundary, tier, node, wanted)
+        if node is not None and tier is DEVICE and (keeps or wanted):
+            self._cut(node, wanted)
+        return self.issue(boundary, tier, node, wanted, keeps=keeps and tier is DEVICE)
 
     def keep(self, node: Node, wanted: tuple[int, ...] | None) -> None:
         """Keep the spare values that a boundary at a node's end needs. Spare windows are cut where that boundary's begin,
@@ -87,11 +84,11 @@ class Locks(LockKeeper):
             if wanted is None or i in wanted:
                 keep_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
-    def _cut(self, node: Node, wanted: tuple[int, ...]) -> None:
+    def _cut(self, node: Node, wanted: tuple[int, ...] | None) -> None:
         """Cut spare windows where what a boundary at a node's end needs begins, so that its lock holds nothing before."""
         state = self._state
         for i, window in state.layout.on_device.windows:
-            if i in wanted:
+            if wanted is None or i in wanted:
                 cut_window(state, node, i, window.start(node.end) // state.page_size * state.page_size)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
@@ -105,7 +102,9 @@ class Locks(LockKeeper):
             node = split(self._state, node, length)
         return self.issue(boundary, DEVICE, node, None)
 
-    def issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
+    def issue(
+        self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None, *, keeps: bool = False
+    ) -> Receipt:
         """As `lock`, for a boundary that was just located, and ends where `node` does; None for length zero."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, tier)
@@ -114,6 +113,8 @@ class Locks(LockKeeper):
             if node is not None:
                 self._name(receipt, node)
                 self._lock_all(receipt, node, tier, wanted, node.end)
+                if keeps:  # once they are locked, and so in no eviction order
+                    self.keep(node, wanted)
             return receipt
         except BaseException:
             self._drop(receipt)
