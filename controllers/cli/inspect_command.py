@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from unified_tree.controllers.inspector.page_client import answer_of
+from unified_tree.controllers.inspector.page_server import UNTOLD
 from unified_tree.controllers.inspector.recording_page import recording_server
 from unified_tree.controllers.shapes import COUNT, anything, list_of, record, text
 from unified_tree.inputs.given_files import NotJsonError, parse_json
@@ -16,7 +17,8 @@ from unified_tree.terms.errors import ConfigurationError
 
 LONGEST_ADDRESS = 1000
 FIGURES = record({"nodes": COUNT, "leases": COUNT})
-STATE = record({"figures": anything, "cache": record({"components": list_of(record({"name": text}))})})
+STATE = record({"figures": anything, "cache": anything})
+CACHE = record({"components": list_of(record({"name": text}))})
 
 
 @click.command(name="inspect")
@@ -50,11 +52,11 @@ def live_summary(address: str, token: str | None) -> str:
     """One line about the cache behind an address. Raises ConfigurationError if no inspector answers there."""
     try:
         state = STATE(parse_json(answer_of(address, "/api/state", token)), "it")
-        figures = FIGURES(state["figures"], "figures") if state["figures"] else None
     except NotJsonError as error:
         raise ConfigurationError(f"{printable(address)}: no inspector answers there: {error}") from error
     address = printable(address, LONGEST_ADDRESS)
-    if figures is None:
-        return f"{address} has not been told anything yet: poll the cache"
-    names = ", ".join(component["name"] for component in state["cache"]["components"])
+    if not state["figures"]:
+        return f"{address} answers; {UNTOLD}"
+    figures = FIGURES(state["figures"], "figures")
+    names = ", ".join(component["name"] for component in CACHE(state["cache"], "cache")["components"])
     return f"{address} shows a cache of {names}: {figures['nodes']:,} nodes, {figures['leases']:,} leases"

@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+from urllib.parse import quote
 
 from unified_tree.terms.errors import ConfigurationError
 
@@ -51,7 +52,7 @@ def url_of(listener: socket.socket, token: str | None) -> str:
     """Where its page is."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + ("" if token is None else f"?token={token}")
+    return f"http://{shown}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")
 
 
 def start_page_process(listener: socket.socket, token: str | None) -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from unified_tree.controllers.doctor.findings import findings
 from unified_tree.controllers.inspector.page_process import is_loopback
@@ -71,6 +71,9 @@ class PageServer(ThreadingHTTPServer):
         """A browser that closes its connection is no error."""
 
 
+UNTOLD = "the cache has told nothing yet: it does so in its first step, or with `poll()`"
+
+
 class BadQuestionError(Exception):
     """What was asked cannot be answered."""
 
@@ -124,7 +127,9 @@ class PageHandler(BaseHTTPRequestHandler):
             found = findings(figures_of(picture), SHOWN_FINDINGS) if picture.figures else []
             return {**picture.state(), "findings": [asdict(finding) for finding in found]}
         if name == "doctor":
-            return figures_of(picture).record() if picture.figures else None
+            if not picture.figures:
+                raise BadQuestionError(UNTOLD)
+            return figures_of(picture).record()
         if name == "time":
             return _over_time(picture, query)
         if name == "events":
@@ -168,7 +173,7 @@ class PageHandler(BaseHTTPRequestHandler):
             return True
         if path.startswith("/page/"):
             return True  # scripts and styles, the same for everybody
-        given = query.get("token") or self.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = query.get("token") or unquote(self.headers.get("Authorization", "").removeprefix("Bearer "))
         if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode("utf-8", "surrogatepass")):
             return True
         self._refuse(401, "a token is needed: /?token=...")

@@ -1,7 +1,7 @@
 // Talks to the page's server, and writes numbers as people read them.
 
 const token = new URLSearchParams(location.search).get("token");
-const headers = token ? { Authorization: `Bearer ${token}` } : {};
+const headers = token ? { Authorization: `Bearer ${encodeURIComponent(token)}` } : {};
 
 export async function get(name, query = {}) {
   const answer = await fetch(`/api/${name}?${new URLSearchParams(query)}`, { headers });

@@ -408,3 +408,14 @@ def test_the_command_line(tmp_path: Path) -> None:
     with opened(cache) as page:
         page.until("state", lambda told: told["figures"])
         assert "full, swa" in invoke("inspect", page.url).output
+
+
+def test_a_page_that_cannot_answer_says_why() -> None:
+    with Inspector.open(busy_cache(5), token="a secret of the page") as inspector:
+        asked = invoke("inspect", inspector.url)
+        assert asked.exit_code == 0 and "answers; the cache has told nothing yet" in asked.output
+        asked = invoke("doctor", inspector.url)
+        assert asked.exit_code == 2 and "the cache has told nothing yet" in asked.output
+        for command in ("inspect", "doctor"):
+            asked = invoke(command, inspector.url, "--token", "other")
+            assert asked.exit_code == 2 and "a token is needed" in asked.output
