@@ -266,7 +266,7 @@ class CacheStats(CacheTotals):
         sessions: how many are open.
         hints: those that have ended, by verb and outcome; see `Hints`.
         policy: the eviction policy.
-        ticks: of the tree's clock: one for each match that is a use, each insert, and each copy that lands.
+        ticks: of the tree's clock; see `TreeView.now`.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
         budget: the budget that the device pools share, None where each has a page count of its own. A pool's `total` is what it
             has and what it could have of free blocks, so it changes, and the totals do not add up. `host_budget` likewise.

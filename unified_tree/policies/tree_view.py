@@ -19,8 +19,8 @@ class TreeView:
         components: the kinds of state, in the order of `Value.component`.
         page_size: tokens a page.
         settings: every bound.
-        now: the tree's clock, in whose ticks `Value.touched` is: one for each insert, each match that is a use, and each copy
-            that lands.
+        now: the tree's clock, in whose ticks `Value.touched` is: one for each match that finds a path, each insert (a length
+            that a commit publishes, or a prefetch), and each copy between device and host that lands.
     """
 
     __slots__ = ("components", "now", "page_size", "settings")
