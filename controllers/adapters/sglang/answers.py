@@ -139,7 +139,8 @@ class StoreAnswers:
         return self._tiers is not None and self._tiers.storage is not None
 
     def clear_storage_backend(self) -> bool:
-        """Delete what the store has of this model, that of other servers that share it included; whether that was done.
+        """Delete what the store has of this model, that of other servers that share it included (with `simm` what this server
+        wrote alone); whether that was done.
 
         `POST /hicache/storage-backend/clear`. Blocks until the writes that have begun are done and the store has answered.
         """
