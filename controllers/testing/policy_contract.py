@@ -137,7 +137,9 @@ def everything_can_be_evicted(factory: PolicyFactory) -> None:
 
 
 def it_tells_of_itself_without_failing(factory: PolicyFactory) -> None:
-    """`figures` returns numbers by name, `explain` a text for each value that can go, and `likely_victim` one of these."""
+    """`figures` returns numbers by name. For each value that can go, `explain` returns a text and `standing` a rank.
+    `likely_victim` returns one of these values.
+    """
     letters = LetterTree([FULL, MAMBA], policy=factory)
     for text in ("abcd", "abcdef", "abxx", "zzzz"):
         letters.put(text, [len(text)])
@@ -151,6 +153,7 @@ def it_tells_of_itself_without_failing(factory: PolicyFactory) -> None:
         for value in pool.order:
             said = state.policy.explain(value.rank, value.second_rank, state.clock)
             expect(bool(said), f"explain returned {said!r} for the rank {_shown((value.rank, value.second_rank))}")
+            pool.standing(value)  # a failure is counted
     expect_no_failures(letters.tree)
 
 

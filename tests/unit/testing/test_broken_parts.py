@@ -321,6 +321,20 @@ def test_a_broken_policy_is_found(factory: PolicyFactory, words: str) -> None:
     )
 
 
+class StandsNowhere(Moody):
+    def rank(self, value: Any) -> float:
+        return float(value.touched)
+
+    def standing(self, value: Any) -> float:
+        del value
+        raise ValueError("no standing")
+
+
+def test_a_policy_whose_standing_raises_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"failed \d+ times, the last time: ValueError\('no standing'\)"):
+        check_policy(StandsNowhere)
+
+
 def raising(_: object) -> Any:
     raise KeyError("no such setting")
 
