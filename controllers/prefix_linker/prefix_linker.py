@@ -64,7 +64,8 @@ class PrefixLinker(Protocol):
     """Finds prefixes by their tokens, and copies them between a peer and device pages.
 
     A request is any string, used once: `lookup`, then `found` until the result is known, then at most one `retrieve`, then
-    `release`. Stores have separate names. No call blocks. One thread makes all calls.
+    `release`. Each store has a name that no request and no other store has. No call but `close` blocks. One thread makes all
+    calls.
 
     The linker guarantees: a RUNNING transfer ends, or becomes FAILED when its memory cannot be written any more; after DONE or
     FAILED it does not touch the pages any more; a retrieve writes all pages of [begin, end) and no other, or is FAILED; an
@@ -78,7 +79,7 @@ class PrefixLinker(Protocol):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the peer has answered recently. If not, calls to it fail at once."""
+        """Whether the peer has answered recently. If not, `found` returns 0, and transfers are FAILED, at once."""
         ...
 
     def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:

@@ -39,6 +39,9 @@ from unified_tree.terms.errors import StorageError
 class GuardedStorage(ABC):
     """A StorageEngine whose subclass only moves pages.
 
+    While `_admits` returns False, no key exists, reads are MISSING and writes DROPPED. `stats` has what `_is_degraded` and
+    `_freed_bytes` return.
+
     Args:
         name: of the engine, in messages.
         pools: what it keeps.

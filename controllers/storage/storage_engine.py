@@ -161,7 +161,9 @@ class StorageEngine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine can do; constant."""
+        """What this engine can do; constant. Pools beyond `layouts` and `largest_value_bytes` are refused; the other fields
+        change nothing in the cache.
+        """
         ...
 
     def register(self, buffers: Sequence[memoryview]) -> None:
@@ -172,7 +174,10 @@ class StorageEngine(Protocol):
         ...
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Which keys are stored, shape [keys]. A hint: a value may be evicted, or be corrupt, before it is read."""
+        """Which keys are stored, shape [keys]. A hint: a value may be evicted, or be corrupt, before it is read.
+
+        False also for a key for which the store did not answer; see `AnsweringEngine`.
+        """
         ...
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:

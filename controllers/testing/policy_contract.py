@@ -58,7 +58,9 @@ STEPS = 150
 
 
 def check_policy(factory: str | PolicyFactory, *, limit_s: float = LIMIT_S) -> None:
-    """Check that an eviction policy keeps the contract of `EvictionPolicy`.
+    """Check that an eviction policy keeps the contract of `EvictionPolicy`, on one tier with pools of their own.
+
+    Not checked: host, budgets that pools share, tenants, and `withdrew`.
 
     Args:
         factory: makes one for a tree, or the name it goes by; see UnifiedTree.

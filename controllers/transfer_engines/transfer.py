@@ -85,8 +85,8 @@ class TransferEngine(Protocol):
         ...
 
     def cancel(self, ticket: int) -> None:
-        """Stop a transfer as soon as possible; it completes with an error when nothing of it moves any more. No effect for an
-        ended or unknown one. Never blocks.
+        """Stop a transfer as soon as possible. An open one completes with an error when nothing of it moves any more, even if
+        all was copied by then. No effect for an ended or unknown one, polled or not. Never blocks.
         """
         ...
 

@@ -45,13 +45,15 @@ class Value(Ranked):
         pages: int64 page ids as bytes, the last `page_count` pages of the node.
         locks: for `Path` values one per receipt at this node's end and one per locked child; else one per receipt.
         children: for `Path` values, how many child nodes have this component on this tier.
-        touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
+        touched: the tree's clock at the last use; `created`: at creation.
+        hits: matches that ended here, and those of evicted children.
         marks: uses that ended inside the node, {length: (touched, hits)}; a split gives each to the half it ended in.
         score: a float of the policy's own (the cost-aware policy keeps its rank here).
         policy_state: whatever else a policy keeps; see EvictionPolicy.
         stranded: no boundary needs it.
-        spare: of all values that are not stranded it is evicted first. It is a window at a length where none was asked for, or
-            a prompt's last state where one a grid step earlier is kept. It is spare until a request resumes from it.
+        spare: it is evicted right after stranded values. It is a window within a prompt, published at a length not in
+            `Lease.save_at`, or a prompt's last state where one a grid step earlier is kept. It is spare until a request
+            resumes from it.
         demoted: a later turn supersedes it, or a hint demoted it; until it is used again.
         holds: of hints that keep it; see Hold.
         copied: all its pages are on the other tier too.

@@ -22,12 +22,14 @@ Rank: TypeAlias = float | tuple[float, float]
 class EvictionPolicy(ABC):
     """Says which value goes next. One instance serves one tree, all its pools on both tiers.
 
-    A value is what one component keeps at one node on one tier. A policy reads what the tree keeps at it: `component`, `tier`,
-    `touched` and `created` (the tree's clock at the last use and at creation), `hits`, `priority`, `page_count`, `node.end`
-    (the prefix's length in tokens). It may keep a float in `value.score` and any object in `value.policy_state`, which is None
-    at first and which nobody else writes. A split copies both to the two halves, so keep immutable objects there. A node that
-    becomes a leaf again takes the larger score of itself and the removed child, and the state of the one used last. Kept
-    objects must not refer to values or nodes, because the garbage collector does not traverse those.
+    A value is what one component keeps at one node on one tier. A policy may read its `component`, `tier`, `node.end` (the
+    prefix's length in tokens), `page_count`, `created`, `touched`, `hits`, `priority`, `copied`, `stranded`, `spare` and
+    `demoted`; and of one in an order `urgency`, `rank` and `second_rank`.
+
+    A policy may keep a float in `value.score`, at first 0, and any object in `value.policy_state`, at first None. A split
+    copies both to the two halves, so keep immutable objects there. If a child is evicted, its parent takes the larger score of
+    both, and the state of the one used last. Kept objects must not refer to values or nodes, because the garbage collector
+    does not traverse those.
 
     Derive from this class; only `rank` has to be there. The tree calls only what is overridden, so an event that a policy
     ignores costs nothing. No method may call the cache or the tree, which are in the middle of a change.
@@ -55,8 +57,8 @@ class EvictionPolicy(ABC):
     def rank(self, value: Value) -> Rank:
         """The value's rank now; the smallest is evicted first. Reads, and changes nothing in the tree.
 
-        The tree asks when a value is used or becomes evictable, and where `TreeView.reorder` says so. In between it may not
-        change, unless the policy chooses victims itself.
+        The tree asks when an evictable value is used, when a value becomes evictable, and at `TreeView.reorder`. In between the
+        rank may not change, unless the policy chooses victims itself.
         """
 
     def placed(self, value: Value) -> None:  # noqa: B027
@@ -68,8 +70,8 @@ class EvictionPolicy(ABC):
         Args:
             order: the pool's evictable values (with tenants, of one group), the smallest rank first; see `Order.first_from`,
                 `last_up_to`, and the functions `following` and `preceding` of `unified_tree.nodes.order`.
-            first: the first of them that the policy has a say in. The victim must be of its `urgency`, the
-                number of its class: a smaller one goes first. It is not asked for what no boundary needs.
+            first: the one with the smallest rank. The victim must be of its `urgency`, the number of its class. The method is
+                not asked while a stranded or spare value can go.
         """
         return first
 
@@ -98,20 +100,30 @@ class EvictionPolicy(ABC):
     # -- events of values
 
     def touched(self, value: Value) -> None:  # noqa: B027
-        """A value was created or used, or outlives a copy on device that was used later; its rank is asked for next."""
+        """A value was created or used, or outlives a copy on device that was used later. Its rank is asked for next, or when
+        its lock ends. A split, and the eviction of a child, call `rank` alone.
+        """
 
     def went(self, value: Value, *, is_whole: bool) -> None:  # noqa: B027
-        """The value was chosen as a victim; if not `is_whole`, it only loses its end, and its rank is asked for again."""
+        """The value was chosen as a victim, of whatever class; if not `is_whole`, it only loses its end, and its rank is asked
+        for again. Not called for values that leave otherwise: with their node, with an old weights version, or for a longer
+        window.
+        """
 
     # -- events of texts
 
     def arrived(self, node: Node | None, length: int, hit: int) -> object:  # noqa: B027
-        """A request has come whose prompt the tree knows up to `length`, in a node, and can resume at `hit`; None, 0 and 0 for
-        nothing. `grew`, `saved` and `withdrew` get the returned object as `arrival`.
+        """A request has come whose prompt the tree knows up to `length`, and can resume at `hit`. `grew`, `saved` and
+        `withdrew` get the returned object as `arrival`.
+
+        Args:
+            node: the one in which `length` lies; None, and both lengths 0, if the tree knows nothing of the prompt.
         """
 
     def withdrew(self, arrival: object) -> None:  # noqa: B027
-        """A request has left before it had published anything, and may be tried again. Not called for None."""
+        """A request has left before it had published anything, and may be tried again. Not called if `arrived` returned
+        None.
+        """
 
     def grew(self, node: Node, last: int, arrival: object) -> None:  # noqa: B027
         """A new leaf stands in the tree, of a text that is being inserted up to `last`; its values come later.
@@ -121,10 +133,10 @@ class EvictionPolicy(ABC):
         """
 
     def published(self, node: Node, length: int) -> None:  # noqa: B027
-        """A request has published a text that the tree had, up to `length`, in a node."""
+        """A request has published a text up to `length`, which lies in this node, and the tree had all of it."""
 
     def saved(self, node: Node, resumed: int, arrival: object) -> None:  # noqa: B027
-        """Windows or a state were saved on device, so that a request can resume at a node's end.
+        """Windows or a state were saved on device, so that a request can resume at this node's end.
 
         Args:
             resumed: a page before that end, if a request can resume there, too; else the end.

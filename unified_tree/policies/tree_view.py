@@ -19,8 +19,9 @@ class TreeView:
         components: the kinds of state, in the order of `Value.component`.
         page_size: tokens a page.
         settings: every bound.
-        now: the tree's clock, in whose ticks `Value.touched` is: one for each match that finds a path, each insert (a length
-            that a commit publishes, or a prefetch), and each copy between device and host that lands.
+        now: the tree's clock, in ticks, as `Value.touched`. A tick is one insert, one match that is a use and finds something,
+            one `UnifiedTree.touch`, one copy between device and host that lands, or one prefetch. A commit makes an insert of
+            each length that it publishes.
     """
 
     __slots__ = ("components", "now", "page_size", "settings")
