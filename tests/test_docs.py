@@ -28,6 +28,7 @@ from unified_tree.controllers.storage_tier import PrefetchPolicy
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+EXAMPLES = ROOT / "docs" / "examples"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(<!-- not run: .+? -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROMISE = re.compile(r"^ *print\(.*\)(?:  +# (.*))?\n((?: *# .*\n)*)", re.MULTILINE)
@@ -79,6 +80,16 @@ def promises(block: Block) -> list[str]:
     return lines
 
 
+@pytest.fixture
+def _examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A block may import a file that its page includes."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield
+    for source in EXAMPLES.glob("*.py"):
+        sys.modules.pop(source.stem, None)
+
+
+@pytest.mark.usefixtures("_examples")
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")], ids=relative)
 def test_the_code_of_a_page_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
