@@ -149,10 +149,10 @@ def it_tells_of_itself_without_failing(factory: PolicyFactory) -> None:
     state = letters.tree.state
     for name, number in state.policy.figures().items():
         expect(not isnan(number), f"figures() has no number for {name!r}")
-    for pool in state.pools(Tier.DEVICE):
+    for i, pool in enumerate(state.pools(Tier.DEVICE)):
         likely = pool.likely_victim()
         expect(likely is None or likely.is_placed, f"likely_victim returned {likely!r}, which cannot go")
-        for value in pool.order:
+        for value in [value for value in values(letters.tree, i) if value.is_placed]:
             said = state.policy.explain(value.rank, value.second_rank, state.clock)
             expect(bool(said), f"explain returned {said!r} for the rank {_shown((value.rank, value.second_rank))}")
             pool.standing(value)  # a failure is counted

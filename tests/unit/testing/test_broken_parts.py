@@ -331,8 +331,9 @@ class StandsNowhere(Moody):
 
 
 def test_a_policy_whose_standing_raises_is_found() -> None:
+    factory: Any = StandsNowhere
     with pytest.raises(AssertionError, match=r"failed \d+ times, the last time: ValueError\('no standing'\)"):
-        check_policy(StandsNowhere)
+        check_policy(factory)
 
 
 def raising(_: object) -> Any:
