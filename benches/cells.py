@@ -28,7 +28,6 @@ NOTABLE = 0.3
 """Points."""
 WAY = 0.05
 NEARLY = 0.9
-OLD = " (old)"
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
     "| of path-only, same pages | of the gap"
@@ -81,10 +80,9 @@ def gap_closed(row: Mapping[str, Any]) -> float | None:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table, in percent of the prompt tokens; figures of no known commit are marked as old."""
+    """A row of the table, in percent of the prompt tokens."""
     hit, alone = row["hit_rate"], row["path_only_hit_rate"]
-    marks = {policy: "" if policy in row.get("commits", ()) else OLD for policy in POLICIES}
-    shown = [f"{100 * hit[policy]:.1f}{marks[policy]}" for policy in POLICIES]
+    shown = [f"{100 * hit[policy]:.1f}" for policy in POLICIES]
     shown[-1] = f"**{shown[-1]}**"
     shown += [" to ".join(f"{100 * end:.1f}" for end in row["optimum"]), f"{100 * row['ceiling']:.1f}", f"{100 * alone:.1f}"]
     shown += [f"{hit['density'] / paths:.2f}" if paths else "" for paths in (alone, row["same_pages_hit_rate"])]
@@ -94,20 +92,17 @@ def line(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences that compare `density` with each other policy; old figures are left out."""
+    """Sentences that compare `density` with each other policy."""
     found = []
     for other in ("lru", "cost"):
-        known = [row for row in rows if {"density", other} <= set(row.get("commits", ()))]
-        points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in known]
-        if not points:
-            continue
+        points = [100 * (row["hit_rate"]["density"] - row["hit_rate"][other]) for row in rows]
         worst = [
             f"{point:+.2f} ({row['workload']}, {row['model']}, {row['device_gib']} GiB)"
-            for point, row in sorted(zip(points, known, strict=True), key=lambda pair: pair[0])[:3]
+            for point, row in sorted(zip(points, rows, strict=True), key=lambda pair: pair[0])[:3]
         ]
         more, less = sum(point > NOTABLE for point in points), sum(point < -NOTABLE for point in points)
         found.append(
-            f"Of {len(known)} cells, `density` hits over {NOTABLE} points more than `{other}` in {more}, and over {NOTABLE} "
+            f"Of {len(rows)} cells, `density` hits over {NOTABLE} points more than `{other}` in {more}, and over {NOTABLE} "
             f"less in {less}; {np.mean(points):+.2f} in the mean. The least it gains: {', '.join(worst)}."
         )
     hybrid = [row for row in rows if any(not each.coverage.is_path for each in composition_for(row["model"]).components)]
