@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.order import preceding
+from unified_tree.nodes.order import Order, Ranked, preceding
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import MOST_OFF, Place, Places, half_octaves, octave_of_uses
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.order import Order
     from unified_tree.policies.tree_view import TreeView
 
 UNUSED: Final = 0
@@ -177,24 +176,22 @@ class Worth:
 
 
 @mypyc_attr(acyclic=True)
-class Queue:
-    """What is noted of one queue.
+class Queue(Ranked):
+    """What is noted of one queue: its rank is the worth of the value that is worth least, its depth that of the value.
 
     Attributes:
         number: see `queue_of`.
-        place: where it stands in the list of all.
-        worth: of the value that is worth least. since: when that was used last.
-        depth: its `Ranked.depth`; of two values worth the same the one of the smaller depth goes first, as in an order.
+        index: where it stands in the list of all.
+        since: when that value was used last.
     """
 
-    __slots__ = ("depth", "number", "place", "since", "worth")
+    __slots__ = ("index", "number", "since")
 
-    def __init__(self, number: int, place: int) -> None:
+    def __init__(self, number: int, index: int) -> None:
+        super().__init__()
         self.number = number
-        self.place = place
-        self.worth = inf
+        self.index = index
         self.since: i64 = 0
-        self.depth: i64 = 0
 
 
 class Queues:
@@ -209,6 +206,7 @@ class Queues:
         self._pool = pool
         self._urgency = urgency
         self._queues: list[Queue] = []
+        self._least = Order()  # of the queues, by what the least of each is worth
         self._by_number: dict[int, Queue] = {}
         self._turn = 0
         self._revision = worth.revision
@@ -227,14 +225,18 @@ class Queues:
         if queue is None:
             queue = self._by_number[number] = Queue(number, len(self._queues))
             self._queues.append(queue)
-        elif since > queue.since and self._worth.falls(number):
+            self._note(queue, self._worth.of(self._pool, number, since), since, depth)
             return
-        self._note(queue, self._worth.of(self._pool, number, since), since, depth)
+        if since > queue.since and self._worth.falls(number):
+            return
+        worth = self._worth.of(self._pool, number, since)
+        if worth < queue.rank or (worth == queue.rank and depth < queue.depth):
+            self._note(queue, worth, since, depth)
 
     def least(self, order: Order) -> Value | None:
         """The value that is worth least, as far as is noted; None if there is none.
 
-        Cost: O(log n) for each queue that it looks at, mostly one, all of at most FEW values; O(queues) for the smallest note.
+        Cost: O(log n) for each queue that it looks at, mostly one, all of at most FEW values.
         """
         self._last_number = -1
         if order.count <= FEW or self._revision != self._worth.revision:
@@ -244,34 +246,25 @@ class Queues:
         self._turn += 1
         if self._turn % VICTIMS_A_LOOK == 0 and self._queues:
             self._look_at(self._queues[self._turn // VICTIMS_A_LOOK % len(self._queues)], order)
-        while self._queues:
-            least, next_worth, next_depth = self._queues[0], inf, i64(0)
-            for queue in self._queues:
-                worth = queue.worth
-                if worth < least.worth or (worth == least.worth and queue.depth < least.depth):
-                    next_worth, next_depth = least.worth, least.depth
-                    least = queue
-                elif queue is not least and (worth < next_worth or (worth == next_worth and queue.depth < next_depth)):
-                    next_worth, next_depth = worth, queue.depth
+        while isinstance(least := self._least.first, Queue):
             found = self._look_at(least, order)
-            if found is not None and (least.worth < next_worth or (least.worth == next_worth and least.depth <= next_depth)):
+            if found is not None and self._least.first is least:
                 return found
         return None
 
     def likely(self, order: Order) -> Value | None:
         """As `least`, from all that is known now; notes nothing. Cost: O(queues log n)."""
         others = Queues(self._worth, self._pool, self._urgency)
-        others._queues = [Queue(queue.number, queue.place) for queue in self._queues]
+        others._queues = [Queue(queue.number, queue.index) for queue in self._queues]
         others._by_number = {queue.number: queue for queue in others._queues}
         others._revision = -1
         return others.least(order)
 
-    def _note(self, queue: Queue, worth: float, since: i64, depth: i64) -> bool:
-        """Whether a value is worth less than the one that is noted; then it is noted."""
-        is_less = worth < queue.worth or (worth == queue.worth and depth < queue.depth)
-        if is_less:
-            queue.worth, queue.since, queue.depth = worth, since, depth
-        return is_less
+    def _note(self, queue: Queue, worth: float, since: i64, depth: i64) -> None:
+        """Note what a queue's least value is worth. Cost: O(log queues)."""
+        self._least.discard(queue)
+        queue.since = since
+        self._least.add(queue, 0, worth, 0.0, int(depth))
 
     def _look_at(self, queue: Queue, order: Order) -> Value | None:
         """Note what the least of a queue is worth, and return it; None if the queue was empty, and is forgotten."""
@@ -280,32 +273,35 @@ class Queues:
         is_there = oldest is not None and oldest.urgency == urgency and oldest.rank == number
         if not (is_there and isinstance(oldest, Value) and isinstance(newest, Value)):
             del self._by_number[number]
+            self._least.discard(queue)
             last = self._queues.pop()
             if last is not queue:
-                self._queues[queue.place] = last
-                last.place = queue.place
+                self._queues[queue.index] = last
+                last.index = queue.index
             return None
-        found = oldest
-        queue.worth, since = inf, i64(oldest.second_rank)
-        self._note(queue, self._worth.of(self._pool, number, since), since, i64(oldest.depth))
-        if newest is oldest or self._worth.falls(number):
-            return found
-        since = i64(newest.second_rank)
-        if self._note(queue, self._worth.of(self._pool, number, since), since, i64(newest.depth)):
-            found = newest
-        for age in self._worth.lows(number):
-            at = float(self._worth.now - age)
-            if not oldest.second_rank < at <= newest.second_rank:
-                continue
-            if self._worth.of(self._pool, number, i64(at)) >= queue.worth:
-                break
-            # Both neighbours of that age: towards it worth falls from either side.
-            behind = order.first_from(urgency, float(number), at)
-            assert isinstance(behind, Value)
-            before = preceding(behind)
-            assert isinstance(before, Value)
-            for value in (before, behind):
-                since = i64(value.second_rank)
-                if self._note(queue, self._worth.of(self._pool, number, since), since, i64(value.depth)):
-                    found = value
+        found, worth = oldest, self._worth_of(oldest)
+        if newest is not oldest and not self._worth.falls(number):
+            found, worth = self._lesser(found, worth, newest)
+            for age in self._worth.lows(number):
+                at = float(self._worth.now - age)
+                if not oldest.second_rank < at <= newest.second_rank:
+                    continue
+                if self._worth.of(self._pool, number, i64(at)) >= worth:
+                    break
+                # Both neighbours of that age: towards it worth falls from either side.
+                behind = order.first_from(urgency, float(number), at)
+                assert isinstance(behind, Value)
+                before = preceding(behind)
+                assert isinstance(before, Value)
+                found, worth = self._lesser(*self._lesser(found, worth, before), behind)
+        self._note(queue, worth, i64(found.second_rank), i64(found.depth))
         return found
+
+    def _worth_of(self, value: Value) -> float:
+        return self._worth.of(self._pool, i64(value.rank), i64(value.second_rank))
+
+    def _lesser(self, value: Value, worth: float, other: Value) -> tuple[Value, float]:
+        """Of a value and another one that which is worth less, and its worth."""
+        other_worth = self._worth_of(other)
+        is_less = other_worth < worth or (other_worth == worth and other.depth < value.depth)
+        return (other, other_worth) if is_less else (value, worth)
