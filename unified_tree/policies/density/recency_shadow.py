@@ -9,7 +9,8 @@ It does as the tree would: the end of a text that nothing can be resumed from go
 their text; each insert is a use. So on one tier, while recency decides, both hit nearly alike. It knows nothing of locks.
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
-token. Each kind has a ring of its own, and each line knows which stretch of it was used by which use. Recency would resume from
+token, which no other boundary has. Each kind has a ring of its own, and each line knows which stretch of it was used by which
+use. Recency would resume from
 the longest boundary whose windows it holds, within the text that it holds. Where the pools share one budget, there is one ring,
 and amounts are shares of that budget.
 """
@@ -116,14 +117,16 @@ class Gate:
 
     Attributes:
         ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
+        is_state: whether it is of one token.
     """
 
-    __slots__ = ("ring", "tokens", "weight")
+    __slots__ = ("is_state", "ring", "tokens", "weight")
 
     def __init__(self, ring: Ring, tokens: int) -> None:
         self.ring = ring
         self.weight: i64 = 1
         self.tokens: i64 = tokens
+        self.is_state = tokens == 1
 
     def holds(self, stretches: tuple[int, ...], start: i64, end: i64) -> bool:
         """Whether it holds [start, end) of a line. Cost: O(stretches).
@@ -290,7 +293,18 @@ class RecencyShadow:
         """A boundary's windows and states are used. Cost: O(kinds, lines of a window, listed_saves)."""
         if length <= line.fork:
             line = line.owner(length)
-        self._list(line, length, untracked(tuple([self._use_window(line, i, resumed, length) for i in range(len(self.gates))])))
+        before = self._uses(line, length)
+        uses: list[int] = []
+        for i, gate in enumerate(self.gates):
+            use = gate.ring.use()
+            if not gate.is_state:
+                self._use_window(line, i, use, resumed, length)
+            else:
+                if before:
+                    gate.ring.take(before[i], gate.weight)
+                gate.ring.add(use, gate.weight)
+            uses.append(int(use))
+        self._list(line, length, untracked(tuple(uses)))
 
     def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
         """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it. Cost: O(1)."""
@@ -303,10 +317,9 @@ class RecencyShadow:
             del saves[next(iter(saves))]
         saves[length] = uses
 
-    def _use_window(self, line: Line, i: int, resumed: int, length: int) -> int:
-        """The next use of a kind has its window before a boundary; the number of that. Cost: O(lines of it, listed_saves)."""
+    def _use_window(self, line: Line, i: int, use: i64, resumed: int, length: int) -> None:
+        """A use of a kind has its window before a boundary. Cost: O(lines of it, listed_saves)."""
         gate = self.gates[i]
-        use = gate.ring.use()
         for at, start, end in _pieces(line, max(0, resumed - gate.tokens), length):
             session = at.policy_state
             if not isinstance(session, Session):  # inline, for each window of a hit
@@ -314,7 +327,6 @@ class RecencyShadow:
             stretches = session.stretches or ((),) * len(self.gates)
             used = gate.use(stretches[i], start, end, use, 2 * self._settings.listed_saves)
             session.stretches = with_item(stretches, i, used)
-        return int(use)
 
     def _branched(self, line: Line, text: int, would: int) -> None:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
@@ -326,8 +338,7 @@ class RecencyShadow:
         """They go before all others, by any order. Cost: as `saved`."""
         session = line.owner(length).policy_state
         if isinstance(session, Session) and session.saves is not None:
-            for i, use in enumerate(session.saves.pop(length, ())):
-                session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
+            self._lose(session, session.saves.pop(length, ()))
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
@@ -340,8 +351,12 @@ class RecencyShadow:
                 line = line.owner(end)
             session, start = line.policy_state, max(0, line.fork)
             end = start
-            if not isinstance(session, Session) or any(at > begin and self._holds(line, at) for at in session.saves or ()):
+            if not isinstance(session, Session):
                 return
+            if session.saves is not None:
+                for at, uses in session.saves.items():
+                    if at > begin and self._holds(line, at, uses):
+                        return
             left: list[int] = []
             at = start
             for i in range(0, len(session.stairs), 2):
@@ -417,8 +432,16 @@ class RecencyShadow:
         assert session.saves is not None
         for at in list(session.saves):
             if at > length:
-                for i, use in enumerate(session.saves.pop(at)):
-                    session.stretches = with_item(session.stretches, i, self.gates[i].lose(session.stretches[i], use))
+                self._lose(session, session.saves.pop(at))
+
+    def _lose(self, session: Session, uses: tuple[int, ...]) -> None:
+        """What a boundary of a session was held by goes. Cost: O(kinds, listed_saves)."""
+        for i, use in enumerate(uses):
+            gate = self.gates[i]
+            if gate.is_state:
+                gate.ring.take(use, gate.weight)
+            else:
+                session.stretches = with_item(session.stretches, i, gate.lose(session.stretches[i], use))
 
     @staticmethod
     def _uses(line: Line, length: int) -> tuple[int, ...] | None:
@@ -426,9 +449,15 @@ class RecencyShadow:
         session = line.policy_state
         return session.saves.get(length) if isinstance(session, Session) and session.saves is not None else None
 
-    def _holds(self, line: Line, length: int) -> bool:
-        """Whether it holds all windows before a boundary. Cost: O(lines of them, listed_saves)."""
+    def _holds(self, line: Line, length: int, uses: tuple[int, ...]) -> bool:
+        """Whether it holds all windows and states of a boundary, by its last uses. Cost: O(lines of them, listed_saves)."""
+        if not uses:
+            return False
         for i, gate in enumerate(self.gates):
+            if gate.is_state:
+                if gate.ring.holds(uses[i], gate.weight) < gate.weight:
+                    return False
+                continue
             for at, start, end in _pieces(line, max(0, length - gate.tokens), length):
                 session = at.policy_state
                 stretches = session.stretches if isinstance(session, Session) else ()
@@ -444,8 +473,8 @@ class RecencyShadow:
             session, begin = line.policy_state, max(0, line.fork)
             if isinstance(session, Session) and session.saves is not None:
                 longest = 0
-                for at in reversed(session.saves):  # the last one is mostly the longest
-                    if longest < at <= length and self._holds(line, at):
+                for at, uses in reversed(session.saves.items()):  # the last one is mostly the longest
+                    if longest < at <= length and self._holds(line, at, uses):
                         longest = at
                 if longest:
                     self._use(line, longest, longest)
