@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.nodes.node import Value
-from unified_tree.nodes.order import Order, Ranked, preceding
+from unified_tree.nodes.order import preceding
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import MOST_OFF, Place, Places, half_octaves, octave_of_uses
 
 if TYPE_CHECKING:
+    from unified_tree.nodes.order import Order
     from unified_tree.policies.tree_view import TreeView
 
 UNUSED: Final = 0
@@ -176,22 +177,29 @@ class Worth:
 
 
 @mypyc_attr(acyclic=True)
-class Queue(Ranked):
-    """What is noted of one queue: its rank is the worth of the value that is worth least, its depth that of the value.
+class Queue:
+    """What is noted of one queue.
 
     Attributes:
         number: see `queue_of`.
-        index: where it stands in the list of all.
-        since: when that value was used last.
+        index: where it stands in the list of all. place: where it stands in their heap.
+        worth: of the value that is worth least. since: when that was used last.
+        depth: its `Ranked.depth`; of two values worth the same the one of the smaller depth goes first, as in an order.
     """
 
-    __slots__ = ("index", "number", "since")
+    __slots__ = ("depth", "index", "number", "place", "since", "worth")
 
     def __init__(self, number: int, index: int) -> None:
-        super().__init__()
         self.number = number
         self.index = index
+        self.place: i64 = index
+        self.worth = inf
         self.since: i64 = 0
+        self.depth: i64 = 0
+
+
+def _goes_before(queue: Queue, other: Queue) -> bool:
+    return queue.worth < other.worth or (queue.worth == other.worth and queue.depth < other.depth)
 
 
 class Queues:
@@ -206,7 +214,7 @@ class Queues:
         self._pool = pool
         self._urgency = urgency
         self._queues: list[Queue] = []
-        self._least = Order()  # of the queues, by what the least of each is worth
+        self._heap: list[Queue] = []  # the same queues, by what the least of each is worth
         self._by_number: dict[int, Queue] = {}
         self._turn = 0
         self._revision = worth.revision
@@ -225,12 +233,11 @@ class Queues:
         if queue is None:
             queue = self._by_number[number] = Queue(number, len(self._queues))
             self._queues.append(queue)
-            self._note(queue, self._worth.of(self._pool, number, since), since, depth)
-            return
-        if since > queue.since and self._worth.falls(number):
+            self._heap.append(queue)
+        elif since > queue.since and self._worth.falls(number):
             return
         worth = self._worth.of(self._pool, number, since)
-        if worth < queue.rank or (worth == queue.rank and depth < queue.depth):
+        if worth < queue.worth or (worth == queue.worth and depth < queue.depth):
             self._note(queue, worth, since, depth)
 
     def least(self, order: Order) -> Value | None:
@@ -246,9 +253,10 @@ class Queues:
         self._turn += 1
         if self._turn % VICTIMS_A_LOOK == 0 and self._queues:
             self._look_at(self._queues[self._turn // VICTIMS_A_LOOK % len(self._queues)], order)
-        while isinstance(least := self._least.first, Queue):
+        while self._heap:
+            least = self._heap[0]
             found = self._look_at(least, order)
-            if found is not None and self._least.first is least:
+            if found is not None and self._heap[0] is least:
                 return found
         return None
 
@@ -256,15 +264,39 @@ class Queues:
         """As `least`, from all that is known now; notes nothing. Cost: O(queues log n)."""
         others = Queues(self._worth, self._pool, self._urgency)
         others._queues = [Queue(queue.number, queue.index) for queue in self._queues]
+        others._heap = others._queues.copy()
         others._by_number = {queue.number: queue for queue in others._queues}
         others._revision = -1
         return others.least(order)
 
     def _note(self, queue: Queue, worth: float, since: i64, depth: i64) -> None:
         """Note what a queue's least value is worth. Cost: O(log queues)."""
-        self._least.discard(queue)
-        queue.since = since
-        self._least.add(queue, 0, worth, 0.0, int(depth))
+        queue.worth, queue.since, queue.depth = worth, since, depth
+        self._settle(queue, queue.place)
+
+    def _settle(self, queue: Queue, at: i64) -> None:
+        """Put a queue into the heap, from a place on whose queue is gone. Cost: O(log queues)."""
+        heap = self._heap
+        count: i64 = len(heap)
+        while at > 0:
+            above = heap[(at - 1) // 2]
+            if not _goes_before(queue, above):
+                break
+            heap[at] = above
+            above.place = at
+            at = (at - 1) // 2
+        while 2 * at + 1 < count:
+            below: i64 = 2 * at + 1
+            if below + 1 < count and _goes_before(heap[below + 1], heap[below]):
+                below += 1
+            first = heap[below]
+            if not _goes_before(first, queue):
+                break
+            heap[at] = first
+            first.place = at
+            at = below
+        heap[at] = queue
+        queue.place = at
 
     def _look_at(self, queue: Queue, order: Order) -> Value | None:
         """Note what the least of a queue is worth, and return it; None if the queue was empty, and is forgotten."""
@@ -273,11 +305,13 @@ class Queues:
         is_there = oldest is not None and oldest.urgency == urgency and oldest.rank == number
         if not (is_there and isinstance(oldest, Value) and isinstance(newest, Value)):
             del self._by_number[number]
-            self._least.discard(queue)
             last = self._queues.pop()
             if last is not queue:
                 self._queues[queue.index] = last
                 last.index = queue.index
+            last = self._heap.pop()
+            if last is not queue:
+                self._settle(last, queue.place)
             return None
         found, worth = oldest, self._worth_of(oldest)
         if newest is not oldest and not self._worth.falls(number):

@@ -10,9 +10,8 @@ their text; each insert is a use. So on one tier, while recency decides, both hi
 
 A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
 token, which no other boundary has. Each kind has a ring of its own, and each line knows which stretch of it was used by which
-use. Recency would resume from
-the longest boundary whose windows it holds, within the text that it holds. Where the pools share one budget, there is one ring,
-and amounts are shares of that budget.
+use. Recency would resume from the longest boundary whose windows it holds, within the text that it holds. Where the pools share
+one budget, there is one ring, and amounts are shares of that budget.
 """
 
 from __future__ import annotations
