@@ -164,6 +164,24 @@ def test_where_requests_fork_off_again_and_again_is_kept() -> None:
     assert rounds.victims(**world)[-1] == "d"
 
 
+@pytest.mark.parametrize("kind", [STATES, WINDOWS])
+def test_the_queue_that_is_noted_least_is_first(kind: str) -> None:
+    server, most = Served("density", kind, 2_000, 60), 0
+    policy = server.cache.tree.state.policy
+    assert isinstance(policy, HitDensity)
+    for prompt in Texts(2).traffic(400):
+        server.serve(prompt)
+        for queues in policy._queues.values():
+            heap = queues._heap
+            most = max(most, len(heap))
+            assert [queue.place for queue in heap] == [*range(len(heap))]
+            assert [queue.index for queue in queues._queues] == [*range(len(heap))]
+            assert set(heap) == set(queues._queues) == set(queues._by_number.values())
+            noted = [(queue.worth, queue.depth) for queue in heap]
+            assert all(noted[(at - 1) // 2] <= noted[at] for at in range(1, len(heap)))
+    assert most > 8
+
+
 def chats_among_scans(server: Served, rounds: int = 60, chats: int = 6, scans: int = 30) -> float:
     """Chats go on once a round, with more scans between than fit; what is hit of what chats repeat, in the second half."""
     texts = Texts(5)
