@@ -46,7 +46,7 @@ def answer_of(address: str, path: str, token: str | None = None) -> bytes:
 
 
 def _refusal(error: HTTPError) -> str:
-    """Why a page refuses, in its words; that there is no page, where these are no words of ours."""
+    """The reason that an inspector gives for a refusal; for another answer, that no inspector answers."""
     try:
         said: str = REFUSAL(parse_json(error.read(MAX_REFUSAL_BYTES)), "it")["error"]
         return said

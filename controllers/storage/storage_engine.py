@@ -161,8 +161,8 @@ class StorageEngine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine can do; constant. Pools beyond `layouts` and `largest_value_bytes` are refused; the other fields
-        change nothing in the cache.
+        """The abilities of this engine; constant. Pools beyond `layouts` and `largest_value_bytes` are refused; the other
+        fields change nothing in the cache.
         """
         ...
 

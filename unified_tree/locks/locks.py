@@ -113,8 +113,9 @@ class Locks(LockKeeper):
             if node is not None:
                 self._name(receipt, node)
                 self._lock_all(receipt, node, tier, wanted, node.end)
-                if keeps:  # once they are locked, and so in no eviction order
-                    self.keep(node, wanted)
+                if keeps:
+                    for value in receipt.values:  # locked, and so in no eviction order
+                        self._state.set_spare(value, False)
             return receipt
         except BaseException:
             self._drop(receipt)

@@ -170,7 +170,7 @@ class TreeState:
         return ages
 
     def note_beneficiary(self, namespace: str | None) -> None:
-        """What is evicted from now on makes room for a namespace; None for no namespace."""
+        """Evictions make room for a namespace from now on; None for no namespace."""
         if self.ghosts is not None:
             self.ghosts.beneficiary = namespace
 

@@ -198,8 +198,8 @@ class Queue:
         self.depth: i64 = 0
 
 
-def _goes_before(queue: Queue, other: Queue) -> bool:
-    return queue.worth < other.worth or (queue.worth == other.worth and queue.depth < other.depth)
+def _is_less(worth: float, depth: i64, than: Queue) -> bool:
+    return worth < than.worth or (worth == than.worth and depth < than.depth)
 
 
 class Queues:
@@ -237,7 +237,7 @@ class Queues:
         elif since > queue.since and self._worth.falls(number):
             return
         worth = self._worth.of(self._pool, number, since)
-        if worth < queue.worth or (worth == queue.worth and depth < queue.depth):
+        if _is_less(worth, depth, queue):
             self._note(queue, worth, since, depth)
 
     def least(self, order: Order) -> Value | None:
@@ -280,17 +280,18 @@ class Queues:
         count: i64 = len(heap)
         while at > 0:
             above = heap[(at - 1) // 2]
-            if not _goes_before(queue, above):
+            if not _is_less(queue.worth, queue.depth, above):
                 break
             heap[at] = above
             above.place = at
             at = (at - 1) // 2
         while 2 * at + 1 < count:
             below: i64 = 2 * at + 1
-            if below + 1 < count and _goes_before(heap[below + 1], heap[below]):
-                below += 1
             first = heap[below]
-            if not _goes_before(first, queue):
+            if below + 1 < count and _is_less(heap[below + 1].worth, heap[below + 1].depth, first):
+                below += 1
+                first = heap[below]
+            if not _is_less(first.worth, first.depth, queue):
                 break
             heap[at] = first
             first.place = at

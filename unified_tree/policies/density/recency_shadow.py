@@ -434,7 +434,7 @@ class RecencyShadow:
                 self._lose(session, session.saves.pop(at))
 
     def _lose(self, session: Session, uses: tuple[int, ...]) -> None:
-        """What a boundary of a session was held by goes. Cost: O(kinds, listed_saves)."""
+        """The windows and states of these last uses of a boundary go. Cost: O(kinds, listed_saves)."""
         for i, use in enumerate(uses):
             gate = self.gates[i]
             if gate.is_state:
