@@ -6,6 +6,7 @@ import re
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from grove import Grove, key
 from kinds import FULL, MAMBA, swa
@@ -465,12 +466,27 @@ def test_what_went_while_recency_decided_is_said_to_have_gone_by_it() -> None:
     policy._shadow.is_ahead, policy._shadow._tried_again_at = True, 1 << 60
     server.serve(texts.new(60, 60))
     now = tree.state.clock
-    assert "ranked as by lru, which would have hit more lately" in policy.explain(rank, 0.0, now)
-    assert "of a session" in policy.explain(rank, 0.0, before)
+    said = policy.explain(rank, 0.0, now)
+    assert "ranked as by lru, which would have hit more lately; the learned order says: of a session, and " in said
+    assert policy.explain(rank, 0.0, before).startswith("of a session")
     policy._shadow.is_ahead = False
     server.serve(texts.new(60, 60))
     assert "which would have hit more lately" in policy.explain(rank, 0.0, now)
     assert "of a session" in policy.explain(rank, 0.0, tree.state.clock)
+
+
+def test_a_session_s_last_state_is_told_from_the_one_before_it() -> None:
+    server, texts = Served("density", STATES, 100_000, 2_000), Texts(8)
+    sessions = [texts.new(60, 60) for _ in range(10)]
+    for _ in range(8):
+        for i, text in enumerate(sessions):
+            server.serve(text)
+            sessions[i] = text + texts.new(60, 60)
+    policy, explain, text = server.policy, server.cache.tree.explain, sessions[-1]
+    policy._note_mode()
+    before, last = (str(explain(Key(np.array(text[: at + 1])))) for at in (419, 420))
+    assert re.search("mamba on device at 420: before the last one of its session, resumed from 0.0[0-9]+ times as often", before)
+    assert "mamba on device at 479: of a session, and " in last
 
 
 def test_what_was_superseded_is_said_to_be() -> None:

@@ -175,12 +175,12 @@ class HitDensity(Standard):
 
     def explain(self, rank: float, second_rank: float, now: int) -> str:
         queue, used = int(rank), last_used(second_rank, now)
-        if queue != UNUSED and self._was_by_recency(now):
-            is_early = len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches)
-            why = f" until {FIRST_LEARNED} turns are known" if is_early else ", which would have hit more lately"
-            return f"{used}, ranked as by lru{why}; the least recently used goes first"
         said, lost = self._worth.words(queue)
-        return f"{said}, {used}{lost}"
+        if queue == UNUSED or not self._was_by_recency(now):
+            return f"{said}, {used}{lost}"
+        if len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches):
+            return f"{used}, ranked as by lru until {FIRST_LEARNED} turns are known; the least recently used goes first"
+        return f"{used}, ranked as by lru, which would have hit more lately; the learned order says: {said}{lost}"
 
     def figures(self) -> dict[str, float]:
         """Whether it evicts as `lru` now, and how often that changed; the turns it knows; of the tokens that came lately, how

@@ -36,7 +36,7 @@ KINDS: Final = (
     "never used, or superseded",
     "of a text without a session",
     "of a session",
-    "of a session that has a later one",
+    "before the last one of its session",
     "requests fork off here",
 )
 WEIGHT_BITS: Final = 6
@@ -164,6 +164,8 @@ class Worth:
         """A queue's values in words, and the cost of their loss; the latter is empty where it is their own tokens."""
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         said = KINDS[kind]
+        if kind == EARLIER:
+            said += f", resumed from {self._counts[1] / self._counts[0]:.2g} times as often as that"
         if kind in (SESSION, EARLIER) and what < len(self.turns.shares):
             said += f", and {self.turns.shares[what]:.0%} of sessions like it go on"
         elif kind == PLACE:
