@@ -304,9 +304,8 @@ class Queues:
     def _look_at(self, queue: Queue, order: Order) -> Value | None:
         """Note what the least of a queue is worth, and return it; None if the queue was empty, and is forgotten."""
         urgency, number = self._urgency, queue.number
-        oldest, newest = order.first_from(urgency, float(number)), order.last_up_to(urgency, float(number))
-        is_there = oldest is not None and oldest.urgency == urgency and oldest.rank == number
-        if not (is_there and isinstance(oldest, Value) and isinstance(newest, Value)):
+        oldest = order.first_from(urgency, float(number))
+        if not isinstance(oldest, Value) or oldest.urgency != urgency or oldest.rank != number:
             del self._by_number[number]
             last = self._queues.pop()
             if last is not queue:
@@ -317,7 +316,9 @@ class Queues:
                 self._settle(last, queue.place)
             return None
         found, worth = oldest, self._worth_of(oldest)
-        if newest is not oldest and not self._worth.falls(number):
+        newest = oldest if self._worth.falls(number) else order.last_up_to(urgency, float(number))
+        assert isinstance(newest, Value)
+        if newest is not oldest:
             found, worth = self._lesser(found, worth, newest)
             for age in self._worth.lows(number):
                 at = float(self._worth.now - age)
