@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SWEEP_CAPACITIES = (0.125, 0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
 """Of the device budget, beside itself."""
 SWEEP_POLICIES = 2
+GIB = 1 << 30
+MOST_GIB = 1 << 20
+"""No larger device is tried for a size that is enough."""
 PATH_ONLY = "path-only "
 """Before the name of the row whose twin a row is."""
 SHARED = "shared "
@@ -194,9 +197,53 @@ def split_for_server(
     Args:
         page_counts: pools whose size is settled.
 
-    Raises ConfigurationError where not even one request would fit.
+    Raises ConfigurationError, naming a size that is enough, where not even one request would fit.
     """
     settled = dict(page_counts or {})
+    try:
+        return _split_for_server(composition, device_bytes, settings, settled)
+    except ConfigurationError as error:
+        enough = _enough_gib(composition, device_bytes, settings, settled)
+        if enough is None:
+            raise
+        windows = [c for c in composition.components if c.shares is None and c.coverage.window_tokens is not None]
+        chunk = fewer = ""
+        if any(c.name not in settled for c in windows):
+            chunk = f" and the windows of one step of {settings.chunk_tokens:,} prompt tokens"
+            fewer = ", or a smaller --chunk-tokens"
+        beside = f" beside --pages {','.join(f'{name}={count}' for name, count in settled.items())}" if settled else ""
+        raise ConfigurationError(
+            f"{device_bytes / GIB:.4g} GiB cannot hold one request{chunk}{beside}: give --device-gib {enough:.2f}{fewer}"
+        ) from error
+
+
+def _enough_gib(
+    composition: Composition, device_bytes: int, settings: ServerSettings, settled: Mapping[str, int]
+) -> float | None:
+    """A size that a split is found for where none is for `device_bytes`, in hundredths of a GiB; None where none is."""
+
+    def fits(hundredths: int) -> bool:
+        try:
+            _split_for_server(composition, hundredths * GIB // 100, settings, settled)
+        except ConfigurationError:
+            return False
+        return True
+
+    low = device_bytes * 100 // GIB
+    high = low + 1
+    while not fits(high):
+        if high > MOST_GIB * 100:
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high / 100
+
+
+def _split_for_server(
+    composition: Composition, device_bytes: int, settings: ServerSettings, settled: Mapping[str, int]
+) -> dict[str, int]:
     pages = composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled)
     chunk_pages = -(-settings.chunk_tokens // composition.page_size)
     with_chunk = {
@@ -206,7 +253,8 @@ def split_for_server(
     }
     if not with_chunk:
         return pages
-    return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | with_chunk)
+    fixed = {**settled, **with_chunk}
+    return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=fixed)
 
 
 def tokens_in(budget: BlockBudget, block_count: int, composition: Composition, window_tokens: int) -> int:
