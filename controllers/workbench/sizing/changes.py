@@ -130,9 +130,11 @@ class Changes:
         return sorted(sizes)
 
     def _other_split(self, surface: Surface) -> list[Change]:
-        best = best_split(surface, self._plan.device_bytes, self._plan.settings.concurrency) if self._needs.is_gated else None
-        if best is None:
+        if not self._needs.is_gated:
             return []
+        plan, host = self._plan, None if self._plan.host is None else self._plan.host.page_counts
+        best = best_split(surface, plan.device_bytes, plan.settings.concurrency, [self._page_counts], host)
+        assert best is not None  # the present split, if no other
         gain = self._rate(surface, best) - self._rate(surface, self._page_counts)
         if gain < LEAST_SPLIT_GAIN:
             return []
@@ -140,12 +142,7 @@ class Changes:
         return [Change(what=f"another split, --pages {pages_text(best)}", gain=gain, is_modelled=True, is_free=True)]
 
     def _rate(self, surface: Surface, device: Mapping[str, int], host: Mapping[str, int] | None = None) -> float:
-        """Under recency the larger tier has all that the smaller one has; what the device rejects hits nothing."""
-        behind = host or (None if self._plan.host is None else self._plan.host.page_counts)
-        rate = surface.served_hit_rate(device)
-        if behind is not None:
-            rate = max(rate, surface.served_hit_rate(behind, serves=False))
-        return rate * (1.0 - surface.rejected(device).token_share)
+        return surface.hit_rate(device, host or (None if self._plan.host is None else self._plan.host.page_counts))
 
 
 def _split(plan: Plan, times: float) -> Mapping[str, int] | None:

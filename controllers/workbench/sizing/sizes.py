@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,9 @@ class Sizes:
     """What a survey says.
 
     Attributes:
-        present: the device asked for, with its split; `hit_rate` from all tiers together.
-        recommended: the best split of the same device.
+        present: the device asked for, with the given split or else the proposed one; `hit_rate` from all tiers together.
+        split_name: of its split, "given" or "proposed".
+        recommended: the best split of the same device, as on its curve.
         curves: of every tier, and of every pool of the device and of the host.
         ceiling: the hit rate without any bound.
         requests: of the workload.
@@ -111,6 +112,7 @@ class Sizes:
     """
 
     present: Point
+    split_name: str
     recommended: Point
     curves: tuple[Curve, ...]
     ceiling: float
@@ -149,6 +151,18 @@ def footprint_tokens(workload: Workload) -> int:
     return workload.block_count * block_tokens + own
 
 
+def split_name(plan: Plan, page_counts: Mapping[str, int]) -> str:
+    """The name of a split of the plan's device: "proposed" or, if it is another, "given"."""
+    return "proposed" if page_counts == _proposed(plan, plan.device_bytes) else "given"
+
+
+def _proposed(plan: Plan, size_bytes: int) -> Mapping[str, int] | None:
+    try:
+        return split_for_server(plan.composition, size_bytes, plan.settings)
+    except ConfigurationError:
+        return None
+
+
 def sizes_of(plan: Plan, surface: Surface, page_counts: Mapping[str, int], storage_bytes: int | None = None) -> Sizes:
     """All curves around what was asked for. Cost: O(sizes · shares · passes)."""
     return _Sizing(plan, surface, page_counts, storage_bytes).sizes()
@@ -162,12 +176,10 @@ class _Sizing:
         self._page_bytes = {**surface.needs.path_bytes, **{n: p.page_bytes for n, p in surface.needs.values.items()}}
         self._host = None if plan.host is None else plan.host.page_counts
         self._storage_bytes = storage_bytes
+        self._ceiling = surface.hit_rate({})
 
     def sizes(self) -> Sizes:
         plan, surface = self._plan, self._surface
-        best = best_split(surface, plan.device_bytes, plan.settings.concurrency)
-        if best is None or self._is_as_good(self._device, best):
-            best = dict(self._device)
         curves = [
             self._device_curve("proposed"),
             self._device_curve("best"),
@@ -176,20 +188,17 @@ class _Sizing:
             *([] if self._host is None else self._pool_curves("host", self._host)),
             self._far_curve("storage", self._storage_bytes),
         ]
-        worth = curves[0].at(plan.device_bytes).points_per_gib
+        name, best = split_name(plan, self._device), curves[1].at(plan.device_bytes)
+        worth = curves[0].at(plan.device_bytes) if name == "proposed" else best
         return Sizes(
-            present=self._point(self._device, worth),
-            recommended=self._point(best, curves[1].at(plan.device_bytes).points_per_gib),
+            present=self._point(self._device, worth.points_per_gib),
+            split_name=name,
+            recommended=self._point(best.page_counts, best.points_per_gib),
             curves=tuple(curves),
-            ceiling=surface.hit_rate({}),
+            ceiling=self._ceiling,
             requests=len(plan.workload.requests),
             longest_tokens=surface.rejected({}).longest_tokens,
         )
-
-    def _is_as_good(self, counts: Mapping[str, int], best: Mapping[str, int]) -> bool:
-        """Whether a split rejects no more than the best one, and hits as much, about."""
-        rejects, least = (self._surface.rejected(split).token_share for split in (counts, best))
-        return rejects < least or (rejects == least and self._surface.hit_rate(best) < self._surface.hit_rate(counts) + FLAT)
 
     def _point(self, counts: Mapping[str, int], worth: float) -> Point:
         rejected = self._surface.rejected(counts)
@@ -206,23 +215,18 @@ class _Sizing:
         return sum(count * self._page_bytes[name] for name, count in counts.items() if name in self._page_bytes)
 
     def _rate(self, device: Mapping[str, int], *behind: Mapping[str, int] | None) -> float:
-        """The hit rate with these tiers: under LRU each larger one has all that the smaller one has. The device rejects."""
-        tiers, surface = behind or (self._host,), self._surface
-        rates = [surface.served_hit_rate(counts, serves=False) for counts in tiers if counts is not None]
-        return max([surface.served_hit_rate(device), *rates]) * (1.0 - surface.rejected(device).token_share)
+        return self._surface.hit_rate(device, *(behind or (self._host,)))
 
     def _device_curve(self, split: str) -> Curve:
         plan = self._plan
         known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
         for size in sizes_bytes(plan.device_bytes):
-            counts: Mapping[str, int] | None
+            counts = _proposed(plan, size)
             if split == "best":
-                counts = best_split(self._surface, size, plan.settings.concurrency)
-            else:
-                try:
-                    counts = split_for_server(plan.composition, size, plan.settings)
-                except ConfigurationError:
-                    counts = None
+                given = [] if counts is None else [counts]
+                if size == plan.device_bytes:
+                    given.insert(0, self._device)
+                counts = best_split(self._surface, size, plan.settings.concurrency, given, self._host)
             if counts is not None:
                 known.append((size, counts, self._rate(counts), self._surface.rejected(counts)))
         return Curve.of(known, tier="device", split=split)
@@ -255,40 +259,79 @@ class _Sizing:
 
 SHARES = 96
 FLAT = 1e-4
-"""Shares whose hit rates are that close are as good as each other: the proposed one is kept, or the middle one taken."""
+"""Splits whose hit rates are that close are as good as each other."""
 
 
-def best_split(surface: Surface, size_bytes: int, running: int) -> dict[str, int] | None:
-    """Pages by pool of a device. Of shares that are equally good it takes the middle one, farthest from what is worse on either
-    side. It rejects as few prompt tokens as any share does, whatever it hits of the rest.
+def best_split(
+    surface: Surface,
+    size_bytes: int,
+    running: int,
+    given: Sequence[Mapping[str, int]] = (),
+    host: Mapping[str, int] | None = None,
+) -> dict[str, int] | None:
+    """Pages by pool of a device.
+
+    Of the splits that hit no less than any given one, a rejected request being a miss, these reject the fewest prompt tokens;
+    of these it takes one that hits most, of all tiers together and then of the device alone. Of splits that are equally good it
+    takes a given one, or else the middle share, farthest from what is worse on either side.
 
     Args:
-        running: requests at once, which take pages of the same pools.
+        running: requests at once, which take pages of the same pools. Each split has room for them, or as much as a given one.
+        given: splits of the same device that it is compared with.
+        host: the pools behind the device; None for no host tier.
 
-    Returns None where not even the running requests fit. Cost: O(SHARES · (passes + requests)).
+    Returns None where nothing is given and not even the running requests fit. Cost: O(SHARES · (passes + requests)).
     """
-    if not surface.needs.is_gated:
-        return split_by_share(surface, size_bytes, 1.0, running)
-    candidates = [
-        (surface.rejected(counts).token_share, surface.hit_rate(counts), counts)
-        for i in range(1, SHARES)
-        if (counts := split_by_share(surface, size_bytes, i / SHARES, running)) is not None
-    ]
-    if not candidates:
+    shares = [i / SHARES for i in range(1, SHARES)] if surface.needs.is_gated else [1.0]
+    by_share = (split_by_share(surface, size_bytes, share, running, given) for share in shares)
+    splits = [_Split.of(surface, counts, host) for counts in (*given, *by_share) if counts is not None]
+    if not splits:
         return None
-    least = min(rejected for rejected, _, _ in candidates)
-    most = max(rate for rejected, rate, _ in candidates if rejected == least)
-    good = [counts for rejected, rate, counts in candidates if rejected == least and rate >= most - FLAT]
-    return good[len(good) // 2]
+    floor = max((split.hit_rate for split in splits[: len(given)]), default=0.0)
+    splits = [split for split in splits if split.hit_rate >= floor]
+    least = min(split.rejected for split in splits)
+    splits = [split for split in splits if split.rejected == least]
+    most = max(split.hit_rate for split in splits)
+    splits = [split for split in splits if split.hit_rate >= most - FLAT]
+    most = max(split.device_hit_rate for split in splits)
+    good = [split.page_counts for split in splits if split.device_hit_rate >= most - FLAT]
+    return dict(next((counts for counts in given if counts in good), good[len(good) // 2]))
 
 
-def split_by_share(surface: Surface, size_bytes: int, share: float, running: int) -> dict[str, int] | None:
-    """Pages by pool with this share of the budget for paths; None where the others have too little for what is running."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A split that is compared; `rejected` is the share of prompt tokens."""
+
+    page_counts: Mapping[str, int]
+    hit_rate: float
+    device_hit_rate: float
+    rejected: float
+
+    @classmethod
+    def of(cls, surface: Surface, page_counts: Mapping[str, int], host: Mapping[str, int] | None) -> _Split:
+        hit_rate = surface.hit_rate(page_counts, host)
+        return cls(
+            page_counts=page_counts,
+            hit_rate=hit_rate,
+            device_hit_rate=hit_rate if host is None else surface.hit_rate(page_counts),
+            rejected=surface.rejected(page_counts).token_share,
+        )
+
+
+def split_by_share(
+    surface: Surface, size_bytes: int, share: float, running: int, given: Sequence[Mapping[str, int]] = ()
+) -> dict[str, int] | None:
+    """Pages by pool with this share of the budget for paths; None where the others have too little for what is running, or less
+    than the given splits have.
+    """
     needs = surface.needs
     pages = int(share * size_bytes / sum(needs.path_bytes.values()))
     counts = dict.fromkeys(needs.path_bytes, pages)
     left = size_bytes - pages * sum(needs.path_bytes.values())
-    held = {name: running * pool.running_pages + pool.step_pages for name, pool in needs.values.items()}
+    held = {
+        name: min([running * pool.running_pages + pool.step_pages, *(split[name] for split in given if name in split)])
+        for name, pool in needs.values.items()
+    }
     left -= sum(held[name] * pool.page_bytes for name, pool in needs.values.items())
     if left < 0 or pages == 0:
         return None

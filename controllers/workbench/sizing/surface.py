@@ -62,11 +62,16 @@ class Surface:
     output_tokens: Int64s
     share: float = 1.0
 
-    def hit_rate(self, page_counts: Mapping[str, int]) -> float:
+    def hit_rate(self, page_counts: Mapping[str, int], *behind: Mapping[str, int] | None) -> float:
         """The share of prompt tokens hit with these device pools; one that is left out is without end. A request that does not
         fit is rejected, and missed.
+
+        Args:
+            behind: the pools of each tier behind the device; None for no such tier. Under LRU a larger tier has all that a
+                smaller one has.
         """
-        return self.served_hit_rate(page_counts) * (1.0 - self.rejected(page_counts).token_share)
+        rates = [self.served_hit_rate(counts, serves=False) for counts in behind if counts is not None]
+        return max([self.served_hit_rate(page_counts), *rates]) * (1.0 - self.rejected(page_counts).token_share)
 
     def rejected(self, page_counts: Mapping[str, int]) -> Rejected:
         """The requests that do not fit into these device pools. Cost: O(requests), in numpy."""
