@@ -16,7 +16,7 @@ from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import print_sizes, write_json
-from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.sizes import path_sizes, sizes_of, split_name
 from unified_tree.controllers.workbench.sizing.surface import survey
 from unified_tree.terms.errors import ConfigurationError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def learned_split(plan: Plan, *, jobs: int | None = None) -> dict[str, int]:
-    """Device pages by pool that hit most of the plan's workload under `lru`: what `unified-tree size` recommends.
+    """The best split of the device for the plan's workload under `lru`, as `unified-tree size` prints it: pages by pool.
 
     Args:
         jobs: passes at once; None for as many as there are cores.
@@ -70,7 +70,8 @@ SIZE_GROUPS: dict[str, list[click.Option]] = {
         click.Option(
             ["--check"],
             is_flag=True,
-            help="Replay both splits through the real cache, all requests, and say how far off the model is.",
+            help="Replay the best split and the proposed or given one through the real cache, all requests, and print the "
+            "model's error.",
         )
     ],
     "Output": [
@@ -97,8 +98,8 @@ def size_command(**given: Any) -> None:
     """Say how much memory TRACE, or the built-in agent workload, needs: hits over GiB, by tier and by pool.
 
     A model of the cache under LRU goes over the workload once for each of some sizes of the paths, and knows then the hits
-    for all sizes of the other pools. From that come the curves of device, host and store, what one more GiB is worth, and
-    the split of the device that hits most.
+    for all sizes of the other pools. From that come the curves of device, host and store, what one more GiB adds, and the
+    best split of the device.
     """
     arguments = Arguments({option.name: option.default for option in OPTIONS} | given | {"storage_gib": None})
     files = OutputFiles(csv=None, json=given["json_path"], plot=given["plot_path"])
@@ -111,7 +112,7 @@ def size_command(**given: Any) -> None:
     share = MOST_REQUESTS / len(plan.workload.requests) if given["sample"] is None else given["sample"] / 100
     sample = Sample.of(plan.workload, share)
     console = report_console()
-    print_header(console, plan, page_counts)
+    print_header(console, plan, page_counts, split_name(plan, page_counts))
     sizes = path_sizes(plan, needs, page_counts)
     with progress_bar("going over the workload", len(sizes)) as advance:
         surface = survey(sample, needs, plan.settings, sizes, arguments.jobs, lambda: advance(1))
@@ -130,7 +131,7 @@ def size_command(**given: Any) -> None:
 
 
 def _check(plan: Plan, found: Sizes, jobs: int | None) -> tuple[float, float]:
-    """The hit rates of the present and of the recommended split, replayed through the real cache."""
+    """The hit rates of the proposed or given split and of the best one, replayed through the real cache."""
     specs = [
         RowSpec(kind=RowKind.POLICY, policy=POLICY, page_counts=point.page_counts)
         for point in (found.present, found.recommended)

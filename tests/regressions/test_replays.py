@@ -133,8 +133,8 @@ def test_the_report_warns_where_no_split_serves_all(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
-    assert "WARNING: the present split rejects 20 of 30 requests, 99.2 % of the prompt tokens" in words
-    assert "no split of this device serves all. The longest request has 60,004 tokens" in words
+    assert "WARNING: the proposed split rejects 20 of 30 requests, 99.2 % of the prompt tokens" in words
+    assert "no split of this device that hits as much serves all. The longest request has 60,004 tokens" in words
     sizes = json.loads(told.read_text())
     assert sizes["present"]["rejected"] == 20
     assert sizes["present"]["hit_rate"] == pytest.approx(sizes["present"]["replayed_hit_rate"], abs=0.001)

@@ -175,8 +175,12 @@ def _advice(rows: Sequence[RowResult], changes: Sequence[Change]) -> str:
     return f"{which} {PERCENT(new)} % of the tokens were in no earlier prompt (never seen, or diverged)."
 
 
-def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
-    """What is replayed on what, how memory is split, and how fast everything is taken to be."""
+def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int], split_name: str = "") -> None:
+    """What is replayed on what, how memory is split, and how fast everything is taken to be.
+
+    Args:
+        split_name: of the device's split.
+    """
     for name, text in facts(plan):
         if name:
             _print_about(console, name, text)
@@ -186,7 +190,7 @@ def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -
         if peer is not None:
             console.print(f"  {peer.spec}", soft_wrap=True)
     console.print()
-    print_device_split(console, plan.composition, plan.device_bytes, page_counts)
+    print_device_split(console, plan.composition, plan.device_bytes, page_counts, split_name)
     if plan.host is not None:
         print_host_split(console, plan.composition, plan.host.page_counts)
 

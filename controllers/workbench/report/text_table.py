@@ -271,8 +271,14 @@ def equal_pages_text(pages: EqualPages) -> str:
     )
 
 
-def print_device_split(console: Console, composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> None:
-    """How the device budget is split, and what the other pools take from the path's."""
+def print_device_split(
+    console: Console,
+    composition: Composition,
+    device_bytes: int,
+    page_counts: Mapping[str, int],
+    split_name: str = "",
+) -> None:
+    """How the device budget is split, and what the other pools take from the path's; the split may have a name."""
     page_bytes = composition.pool_page_bytes()
     lines = []
     for component in composition.components:
@@ -291,7 +297,9 @@ def print_device_split(console: Console, composition: Composition, device_bytes:
             )
         )
     headings = ("pool", "a prefix needs", "pages", "GiB", "share", "holds")
-    print_table(console, headings, lines, title="Split of the device's budget", left=(0, 1, 5))
+    print_table(
+        console, headings, lines, title=f"{split_name} split of the device's budget".strip().capitalize(), left=(0, 1, 5)
+    )
     names = [c.name for c in composition.components if c.shares is None and c.coverage.is_path]
     tokens = min(page_counts[name] for name in names) * composition.page_size
     alone = device_bytes // max(1, sum(page_bytes[name] for name in names)) * composition.page_size

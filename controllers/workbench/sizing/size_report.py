@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 TITLES = {
-    "host": "Host memory behind the present device",
+    "host": "Host memory behind the device",
     "storage": "A store behind both",
 }
 
@@ -38,20 +38,17 @@ def print_sizes(console: Console, sample: Sample, sizes: Sizes, checked: tuple[f
     for curve in sizes.curves:
         if curve.tier != "device" or curve.component is not None:
             _print_curve(console, curve)
-    present, best = sizes.present, sizes.recommended
+    present, best, name = sizes.present, sizes.recommended, sizes.split_name
     console.print(
-        f"Present split: {pages_text(present.page_counts)}: {100 * present.hit_rate:.1f} % hit, "
-        f"{present.points_per_gib:.2g} points more for one more GiB; {100 * sizes.ceiling:.1f} % without any bound."
+        f"{name.capitalize()} split: --pages {pages_text(present.page_counts)}: {100 * present.hit_rate:.1f} % hit, "
+        f"{points_text(present.points_per_gib)} points more for one more GiB; {100 * sizes.ceiling:.1f} % without any bound."
     )
-    if best.rejected:
-        console.print(f"Split that rejects least: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
-    else:
-        console.print(f"Best split: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
+    console.print(f"Best split: --pages {pages_text(best.page_counts)}: {100 * best.hit_rate:.1f} %.")
     _warn(console, sizes)
     if checked is not None:
-        for name, point, real in zip(("present", "best"), (present, best), checked, strict=True):
+        for split, point, real in zip((name, "best"), (present, best), checked, strict=True):
             console.print(
-                f"Replayed, the {name} split hits {100 * real:.1f} %: the model is "
+                f"Replayed, the {split} split hits {100 * real:.1f} %: the model is "
                 f"{100 * (point.hit_rate - real):+.2f} points off."
             )
 
@@ -59,8 +56,8 @@ def print_sizes(console: Console, sample: Sample, sizes: Sizes, checked: tuple[f
 def _warn(console: Console, sizes: Sizes) -> None:
     """Say who would never be served."""
     present, best = sizes.present, sizes.recommended
-    for name, point in (("present", present), ("best", best)):
-        if point.rejected and (name == "present" or best.page_counts != present.page_counts):
+    for name, point in ((sizes.split_name, present), ("best", best)):
+        if point.rejected and (point is present or best.page_counts != present.page_counts):
             console.print(
                 f"WARNING: the {name} split rejects {point.rejected:,} of {sizes.requests:,} requests, "
                 f"{100 * point.rejected_share:.1f} % of the prompt tokens: they fit into its pools at no time. "
@@ -69,7 +66,8 @@ def _warn(console: Console, sizes: Sizes) -> None:
             )
     if best.rejected:
         console.print(
-            f"WARNING: no split of this device serves all. The longest request has {sizes.longest_tokens:,} tokens.",
+            f"WARNING: no split of this device that hits as much serves all. The longest request has "
+            f"{sizes.longest_tokens:,} tokens.",
             style="bold red",
         )
 
@@ -83,9 +81,9 @@ def _print_device(console: Console, sizes: Sizes) -> None:
         lines.append(
             (
                 gib_text(point.size_bytes),
-                *(("", "") if other is None else (f"{100 * other.hit_rate:.1f}", f"{other.points_per_gib:.2g}")),
+                *(("", "") if other is None else (f"{100 * other.hit_rate:.1f}", points_text(other.points_per_gib))),
                 f"{100 * point.hit_rate:.1f}",
-                f"{point.points_per_gib:.2g}",
+                points_text(point.points_per_gib),
                 f"{point.rejected:,}" if point.rejected else "",
                 pages_text(point.page_counts),
             )
@@ -96,7 +94,7 @@ def _print_device(console: Console, sizes: Sizes) -> None:
         "points\na GiB",
         "best\nsplit, %",
         "points\na GiB",
-        "requests it\nrejects",
+        "requests\nit rejects",
         "pages of the best split",
     )
     print_table(console, headings, lines, title="Hits over device memory", left=(6,))
@@ -109,7 +107,7 @@ def _print_curve(console: Console, curve: Curve) -> None:
         (
             gib_text(point.size_bytes),
             f"{100 * point.hit_rate:.1f}",
-            f"{point.points_per_gib:.2g}",
+            points_text(point.points_per_gib),
             *((f"{point.rejected:,}",) if any(each.rejected for each in curve.points) else ()),
         )
         for point in curve.points
@@ -122,6 +120,15 @@ def _print_curve(console: Console, curve: Curve) -> None:
 def gib_text(size_bytes: int) -> str:
     """GiB to four figures."""
     return f"{size_bytes / GIB:,.4g}"
+
+
+def points_text(points: float) -> str:
+    """Percentage points, to two figures.
+
+    >>> points_text(99.6), points_text(3.14), points_text(-0.00001)
+    ('100', '3.1', '0')
+    """
+    return f"{points:.0f}" if abs(points) >= 9.95 else f"{round(points, 3) + 0.0:.2g}"
 
 
 def pages_text(page_counts: Mapping[str, int]) -> str:
@@ -166,7 +173,7 @@ def _point(point: Point) -> dict[str, object]:
 LABELS = {
     ("device", "proposed"): "device, proposed split",
     ("device", "best"): "device, best split",
-    ("host", "proposed"): "host behind the present device",
+    ("host", "proposed"): "host behind the device",
     ("storage", "proposed"): "store behind both",
 }
 
@@ -194,7 +201,9 @@ def write_plot(path: Path, sizes: Sizes, title: str) -> None:
         axes.set(ylabel="hit (% of all prompt tokens)", ylim=(0, None))
     if any(point.rejected for curve in sizes.curves for point in curve.points):
         by_tier.plot([], [], "rx", label="rejects requests, which are misses")
-    by_tier.plot([sizes.present.size_bytes / GIB], [100 * sizes.present.hit_rate], "k*", markersize=12, label="present")
+    by_tier.plot(
+        [sizes.present.size_bytes / GIB], [100 * sizes.present.hit_rate], "k*", markersize=12, label=f"{sizes.split_name} split"
+    )
     by_tier.set(title="Token hit rate over memory", xlabel="memory of the tier (GiB)")
     worth.set(title="What one more GiB is worth", xlabel="memory of the tier (GiB)", ylabel="points of hit rate a GiB")
     by_pool.set(title="Token hit rate over one pool", xlabel="memory of the pool (GiB)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import propose_page_counts
@@ -27,7 +28,7 @@ class Point:
     Attributes:
         size_bytes: of the pool or the tier, of one rank.
         hit_rate: hit tokens per prompt token, from any tier. A rejected request is a miss.
-        points_per_gib: percentage points of hit rate that one more GiB is worth here.
+        points_per_gib: percentage points of hit rate that one more GiB adds, read off the curve.
         page_counts: the pages of the tier.
         rejected: requests that do not fit into the device's pools; `rejected_share` of all prompt tokens theirs.
     """
@@ -62,31 +63,46 @@ class Curve:
         sizes: Iterable[tuple[int, Mapping[str, int], float, Rejected]],
         *,
         tier: str,
+        ceiling: float,
         component: str | None = None,
         split: str | None = None,
     ) -> Curve:
-        """From (bytes, page counts, hit rate, what the device rejects), by size ascending."""
+        """From (bytes, page counts, hit rate, what the device rejects), by size ascending.
+
+        Args:
+            ceiling: the hit rate without any bound, which no gain goes beyond.
+        """
         known = list(sizes)
-        points = []
-        for i, (size_bytes, page_counts, hit_rate, rejected) in enumerate(known):
-            first, _, low, _ = known[max(0, i - 1)]
-            last, _, high, _ = known[min(len(known) - 1, i + 1)]
-            slope = 100 * (high - low) / ((last - first) / GIB) if last > first else 0.0
-            points.append(
-                Point(
-                    size_bytes=size_bytes,
-                    hit_rate=hit_rate,
-                    points_per_gib=slope,
-                    page_counts=page_counts,
-                    rejected=rejected.requests,
-                    rejected_share=rejected.token_share,
-                )
+        line = [(size_bytes, hit_rate) for size_bytes, _, hit_rate, _ in known]
+        points = tuple(
+            Point(
+                size_bytes=size_bytes,
+                hit_rate=hit_rate,
+                points_per_gib=100 * (min(_rate_at(line, size_bytes + GIB), max(ceiling, hit_rate)) - hit_rate),
+                page_counts=page_counts,
+                rejected=rejected.requests,
+                rejected_share=rejected.token_share,
             )
-        return cls(tier=tier, component=component, split=split, points=tuple(points))
+            for size_bytes, page_counts, hit_rate, rejected in known
+        )
+        return cls(tier=tier, component=component, split=split, points=points)
 
     def at(self, size_bytes: int) -> Point:
         """The point nearest to a size."""
         return min(self.points, key=lambda point: abs(point.size_bytes - size_bytes))
+
+
+def _rate_at(line: Sequence[tuple[int, float]], size_bytes: int) -> float:
+    """The hit rate between two points of a line, or on beyond the last two."""
+    ends = line[-2:]
+    for pair in pairwise(line):
+        if size_bytes <= pair[1][0]:
+            ends = list(pair)
+            break
+    (first, low), (last, high) = ends[0], ends[-1]
+    if last == first or (size_bytes > last and high < low):
+        return high
+    return low + (high - low) * (size_bytes - first) / (last - first)
 
 
 STEPS_PER_DOUBLING = 2
@@ -229,7 +245,7 @@ class _Sizing:
                 counts = best_split(self._surface, size, plan.settings.concurrency, given, self._host)
             if counts is not None:
                 known.append((size, counts, self._rate(counts), self._surface.rejected(counts)))
-        return Curve.of(known, tier="device", split=split)
+        return Curve.of(known, tier="device", ceiling=self._ceiling, split=split)
 
     def _pool_curves(self, tier: str, counts: Mapping[str, int]) -> Iterator[Curve]:
         for name, page_bytes in self._page_bytes.items():
@@ -238,7 +254,7 @@ class _Sizing:
                 changed = {**counts, name: size // page_bytes}
                 rate = self._rate(changed) if tier == "device" else self._rate(self._device, changed)
                 known.append((size, changed, rate, self._surface.rejected(changed if tier == "device" else self._device)))
-            yield Curve.of(known, tier=tier, component=name)
+            yield Curve.of(known, tier=tier, ceiling=self._ceiling, component=name)
 
     def _far_curve(self, tier: str, size_bytes: int | None) -> Curve:
         """A tier behind the others: around its size, or else from the device's on."""
@@ -254,7 +270,7 @@ class _Sizing:
                 continue
             tiers = [counts] if tier == "host" else [self._host, counts]
             known.append((size, counts, self._rate(self._device, *tiers), rejected))
-        return Curve.of(known, tier=tier, split="proposed")
+        return Curve.of(known, tier=tier, ceiling=self._ceiling, split="proposed")
 
 
 SHARES = 96

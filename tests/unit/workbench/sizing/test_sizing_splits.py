@@ -1,4 +1,4 @@
-"""The best split beside the proposed and the given one, over random small cases."""
+"""The best split beside the proposed and the given one, and the gains of one more GiB, over random small cases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import ConfigurationError
@@ -15,8 +16,9 @@ from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
-from unified_tree.controllers.workbench.sizing.sizes import Sizes, path_sizes, sizes_of
-from unified_tree.controllers.workbench.sizing.surface import survey
+from unified_tree.controllers.workbench.sizing.size_report import points_text
+from unified_tree.controllers.workbench.sizing.sizes import GIB, Curve, Sizes, path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.surface import Rejected, survey
 from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
 PAGE = 16
@@ -84,6 +86,8 @@ def test_the_best_split_of_a_row_is_never_worse_than_the_proposed_one_or_the_giv
         page_bytes = plan.composition.pool_page_bytes()
         for size_bytes, point in best.items():
             assert sum(count * page_bytes[name] for name, count in point.page_counts.items()) <= size_bytes
+        for point in [point for curve in sizes.curves for point in curve.points] + [sizes.present]:
+            assert point.hit_rate + point.points_per_gib / 100 <= max(sizes.ceiling, point.hit_rate) + 1e-9
     assert better > 10
 
 
@@ -101,3 +105,21 @@ def test_of_splits_that_hit_no_less_the_best_one_rejects_the_fewest() -> None:
                 assert point.rejected_share <= least[point.size_bytes]
                 fewer += point.rejected_share < least[point.size_bytes]
     assert fewer > 2
+
+
+def test_one_more_gib_adds_what_the_curve_says_and_no_more_than_there_is() -> None:
+    nothing = Rejected(requests=0, token_share=0.0, longest_tokens=1)
+    sizes: list[tuple[int, dict[str, int], float, Rejected]] = [
+        (GIB // 4, {}, 0.1, nothing),
+        (GIB // 2, {}, 0.5, nothing),
+        (2 * GIB, {}, 0.8, nothing),
+    ]
+    curve = Curve.of(sizes, tier="device", ceiling=0.9)
+    assert [point.points_per_gib for point in curve.points] == pytest.approx([55, 20, 10])
+    alone = Curve.of(sizes[:1], tier="device", ceiling=0.9)
+    assert alone.points[0].points_per_gib == 0
+
+
+def test_points_are_printed_without_an_exponent() -> None:
+    for points, text in ((100.0, "100"), (99.6, "100"), (61.4, "61"), (9.97, "10"), (0.0284, "0.028"), (-1e-6, "0")):
+        assert points_text(points) == text
