@@ -94,7 +94,7 @@ def _print_device(console: Console, sizes: Sizes) -> None:
         "points\na GiB",
         "best\nsplit, %",
         "points\na GiB",
-        "requests\nit rejects",
+        "best split\nrejects",
         "pages of the best split",
     )
     print_table(console, headings, lines, title="Hits over device memory", left=(6,))
@@ -205,7 +205,7 @@ def write_plot(path: Path, sizes: Sizes, title: str) -> None:
         [sizes.present.size_bytes / GIB], [100 * sizes.present.hit_rate], "k*", markersize=12, label=f"{sizes.split_name} split"
     )
     by_tier.set(title="Token hit rate over memory", xlabel="memory of the tier (GiB)")
-    worth.set(title="What one more GiB is worth", xlabel="memory of the tier (GiB)", ylabel="points of hit rate a GiB")
+    worth.set(title="What one more GiB adds", xlabel="memory of the tier (GiB)", ylabel="points of hit rate a GiB")
     by_pool.set(title="Token hit rate over one pool", xlabel="memory of the pool (GiB)")
     for axes in (by_tier, worth, by_pool):
         axes.set_xscale("log", base=2)
