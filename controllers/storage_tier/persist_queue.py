@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from unified_tree.terms.results import Boundary
 
 HOST: Final = Tier.HOST
+LOOKS: Final = 4
+"""So many boundaries that wait for a retry are looked at in a poll: whether they are still there."""
 
 
 class OpenPersist:
@@ -53,6 +55,7 @@ class PersistQueue:
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
         self._failed: OrderedDict[Boundary, None] = OrderedDict()
+        self._unlooked: list[Boundary] = []
         self._retry_at = inf
 
     @property
@@ -86,10 +89,9 @@ class PersistQueue:
 
     def poll(self) -> None:
         """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, and a copy of the tokens and
-        page ids behind the longest prefix of it that was written lately.
+        page ids behind the longest prefix of it that was written lately. While boundaries wait for a retry, also LOOKS look-ups
+        of a boundary.
         """
-        if self._failed and not self._waiting:
-            self._retry()
         if self._open:
             ended = self._jobs.ended()
             if ended:
@@ -97,14 +99,19 @@ class PersistQueue:
         while self._waiting and len(self._open) < self._policy.max_open:
             boundary, _ = self._waiting.popitem(last=False)
             self._begin(boundary)
+        if self._failed:
+            self._drop_stale()
+        if self._failed and not self._waiting and len(self._open) < self._policy.max_open:
+            self._retry()
 
-    def _begin(self, boundary: Boundary) -> None:
+    def _begin(self, boundary: Boundary) -> bool:
+        """Start to write a boundary. False, and it is dropped, if it cannot be written any more."""
         shared = self._shared
         try:
             receipt = self._locks.lock(boundary, HOST, None)
         except StaleBoundaryError:
             shared.count_drop("persist stale", boundary)
-            return
+            return False
         try:
             refusal = self._start(receipt)
         except BaseException:
@@ -113,6 +120,7 @@ class PersistQueue:
         if refusal is not None:
             receipt.release()
             shared.count_drop(refusal, receipt.boundary)
+        return refusal is None
 
     def _start(self, receipt: Receipt) -> str | None:
         """Start to write a locked boundary; why not, if it cannot be. Ranks decide alike, whatever each one's store holds."""
@@ -192,14 +200,29 @@ class PersistQueue:
             oldest, _ = self._failed.popitem(last=False)
             self._shared.count_drop("persist not tried again", oldest)
 
+    def _drop_stale(self) -> None:
+        """Drop boundaries that wait for a retry and were evicted meanwhile. Each of n is looked at every n / LOOKS polls."""
+        if not self._unlooked:
+            self._unlooked = [*self._failed]
+        for boundary in self._unlooked[-LOOKS:]:
+            if boundary in self._failed:
+                try:
+                    self._locks.locate(boundary, HOST, None)
+                except StaleBoundaryError:
+                    del self._failed[boundary]
+                    self._shared.count_drop("persist stale", boundary)
+        del self._unlooked[-LOOKS:]
+
     def _retry(self) -> None:
-        """Try one boundary again that the store failed to take, if it is time; the next one when that has ended."""
+        """Try one boundary again that the store failed to take, if it is time; the next one when that has ended. One that
+        cannot be written any more costs no pause: it says nothing of the store, and the next poll tries the next.
+        """
         now = self._shared.tier.clock()
         if now >= self._retry_at:
-            assert self._policy.retry_s is not None
-            self._retry_at = now + self._policy.retry_s
             boundary, _ = self._failed.popitem(last=False)
-            self.add(boundary)
+            if self._begin(boundary):
+                assert self._policy.retry_s is not None
+                self._retry_at = now + self._policy.retry_s
 
     def store_is_back(self) -> None:
         """The store answers again, so what it failed to take can be tried now."""
@@ -224,6 +247,7 @@ class PersistQueue:
             self._release(job)
         self._waiting.clear()
         self._failed.clear()
+        self._unlooked.clear()
 
 
 def _is_fault(job: PersistJob) -> bool:

@@ -182,6 +182,52 @@ def test_while_it_is_ill_one_boundary_a_pause_is_tried() -> None:
     cache.end()
 
 
+# A boundary that was evicted while it waited for its retry cost a pause, and the store was not asked: 1,024 cost three hours.
+
+
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, WINDOW]], ids=["path", "window"])
+def test_what_was_evicted_meanwhile_costs_no_pause(kinds: Sequence[Component]) -> None:
+    """The store is well again, and no request comes: the first retry finds out, and the rest follows without a pause."""
+    cache, engine = unwell(kinds, persist=PersistPolicy(retry_s=5.0))
+    engine.is_away = True
+    gone = [[number, *range(300, 319)] for number in range(40)]
+    for tokens in gone:
+        cache.compute(tokens)
+    cache.forget()
+    for tokens in TURNS:
+        cache.compute(tokens)
+    assert cache.figures.is_degraded
+    cache.step(2 * len(gone))
+    kept = cache.figures.boundaries_to_retry
+    assert len(TURNS) <= kept <= 2 * len(TURNS), "what is gone is not counted"
+    assert cache.drops()["persist stale"] >= len(gone)
+    engine.heal()
+    cache.step(1000)
+    assert cache.figures.boundaries_to_retry == kept, "a pause goes by before a store that failed is tried"
+    cache.clock.advance(int(5.1e9))
+    cache.step(100)  # microseconds
+    assert cache.figures.boundaries_to_retry == 0
+    cache.forget()
+    assert [cache.fetch(tokens) for tokens in TURNS] == [38] * len(TURNS)
+    cache.end()
+
+
+def test_a_retry_that_cannot_begin_costs_no_pause() -> None:
+    """They were evicted just now, so the retry itself meets them."""
+    cache, engine = unwell(persist=PersistPolicy(retry_s=5.0))
+    engine.is_away = True
+    for number in range(10):
+        cache.compute([number, *range(300, 319)])
+    cache.forget()
+    cache.compute(START)
+    engine.heal()
+    cache.clock.advance(int(5.1e9))
+    cache.step(20)
+    assert cache.figures.boundaries_to_retry == 0
+    assert engine.keys("full")
+    cache.end()
+
+
 def test_no_retries() -> None:
     cache, engine = unwell(persist=PersistPolicy(retry_s=None))
     engine.is_full = True
