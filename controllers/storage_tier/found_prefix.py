@@ -74,10 +74,9 @@ class FoundPrefix:
         return self._is_stopped
 
     @property
-    def lost_pages(self) -> int:
-        """How long a prefix the store failed to give so far: listed, or without an answer believed to be there; 0 for none."""
-        is_silent = self.is_unanswered or not self.is_over
-        return max(self.listed_pages, self.believed_pages if is_silent else 0)
+    def silent_pages(self) -> int:
+        """How long a prefix was seen in the store before of which it has not said so far whether it has it; 0 for none."""
+        return self.believed_pages if self.is_unanswered or not self.is_over else 0
 
     @property
     def longest_pages(self) -> int:
@@ -90,11 +89,18 @@ class FoundPrefix:
         return pool_keys(self.digests[begin:end], access.stored.format_digest)
 
     def found_elsewhere(
-        self, lengths: NDArray[np.bool_], chain: KeyChain, *, listed_pages: int = 0, is_unanswered: bool = False
+        self,
+        lengths: NDArray[np.bool_],
+        chain: KeyChain,
+        *,
+        listed_pages: int = 0,
+        believed_pages: int = 0,
+        is_unanswered: bool = False,
     ) -> None:
         """Other processes have looked the prompt up; the arguments are as the attributes."""
         self.chain = chain
         self.listed_pages = listed_pages
+        self.believed_pages = believed_pages
         self.is_unanswered = is_unanswered
         self.lengths = lengths
         self.reach_pages = lengths.size - 1

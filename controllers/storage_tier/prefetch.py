@@ -114,18 +114,20 @@ class Prefetch:
             )
         return self._shared_pages
 
-    def note_loss(self, listed: int, unanswered: int) -> None:
+    def note_loss(self, listed: int, believed: int = 0, unanswered: int = 0) -> None:
         """A fault of the store has kept something from the prompt; lengths as in StoreLoss."""
         before = self.loss
         if before is not None:
-            listed, unanswered = max(listed, before.listed), max(unanswered, before.unanswered)
-        if listed or unanswered:
-            self.loss = StoreLoss(listed, unanswered)
+            listed, believed = max(listed, before.listed), max(believed, before.believed)
+            unanswered = max(unanswered, before.unanswered)
+        if listed or believed or unanswered:
+            self.loss = StoreLoss(listed, believed, unanswered)
 
     def share_loss(self, loss: StoreLoss, page_size: int) -> None:
         """The prefetch that it follows has lost this to a fault of the store, and it is not tried again for itself."""
-        listed = min(loss.listed, self.shared_pages(page_size) * page_size) if loss.listed else 0
-        self.note_loss(listed, (self.key.length - 1) // page_size * page_size if loss.unanswered else 0)
+        shared = self.shared_pages(page_size) * page_size if loss.listed or loss.believed else 0
+        unanswered = (self.key.length - 1) // page_size * page_size if loss.unanswered else 0
+        self.note_loss(min(loss.listed, shared), min(loss.believed, shared), unanswered)
 
     def measure(self, tree: UnifiedTree, limit: int) -> int:
         """How many tokens of the prompt, at most `limit`, can be resumed over device and host; updates `tokens`.
@@ -266,10 +268,11 @@ class PrefetchStages:
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
             if self._policy.mode is PrefetchMode.TIMEOUT:  # no answer in time is none
-                prefetch.note_loss(found.believed_pages * size, found.limit_pages * size)
+                prefetch.note_loss(0, found.believed_pages * size, found.limit_pages * size)
         else:
             found.is_unanswered = failed = error is not None or found.is_unanswered
-            prefetch.note_loss(found.lost_pages * size, found.limit_pages * size if failed else 0)
+            unanswered = found.limit_pages * size if failed else 0
+            prefetch.note_loss(found.listed_pages * size, found.silent_pages * size, unanswered)
             if not failed:
                 shared.stored_digests.discard(found.digests[found.reach_pages :])
         yield from self._agree(prefetch, found, error)
@@ -291,7 +294,7 @@ class PrefetchStages:
             error = yield shared.jobs.read_paths(fetch)
             is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
             if not is_stopped and (fell_short or error is not None):
-                prefetch.note_loss(found.longest_pages * shared.tree.page_size, 0)
+                prefetch.note_loss(found.longest_pages * shared.tree.page_size)
             if fell_short and not is_stopped:
                 shared.stored_digests.discard(found.digests[fetch.arrived_pages :])
             if fell_short or is_stopped:
@@ -319,7 +322,7 @@ class PrefetchStages:
             error = yield shared.jobs.read_trailing(fetch, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
-                prefetch.note_loss(length * shared.tree.page_size, 0)
+                prefetch.note_loss(length * shared.tree.page_size)
             yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length

@@ -295,8 +295,9 @@ class PrefetchRequests:
         if found is None or found.is_over or not (self._is_away() or self._is_late(prefetch)):
             return prefetch.loss
         size = self._page_size
-        listed = min(found.lost_pages, prefetch.shared_pages(size)) * size if found.lost_pages else 0
-        return StoreLoss(listed, (prefetch.key.length - 1) // size * size)
+        shared = prefetch.shared_pages(size) if found.listed_pages or found.silent_pages else 0
+        listed, silent = min(found.listed_pages, shared) * size, min(found.silent_pages, shared) * size
+        return StoreLoss(listed, silent, (prefetch.key.length - 1) // size * size)
 
     def _is_late(self, prefetch: Prefetch) -> bool:
         """Whether its time-out has run out, which with BEST_EFFORT it has from the beginning."""

@@ -430,6 +430,51 @@ def test_what_was_in_a_store_that_does_not_answer_is_lost_to_it_and_not_to_the_e
     cache.end()
 
 
+# That a store once had a prompt was called a listing, so a store that was down looked like one whose disks fail.
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("fault", ["is_away", "is_raising"])
+def test_a_store_that_does_not_answer_gave_no_answer(kinds: str, fault: str) -> None:
+    cache, engine = unwell(KINDS[kinds])
+    cache.compute(PROMPT)
+    cache.forget()
+    setattr(engine, fault, True)
+    for request in ("leader", "follower"):
+        assert cache.prefetch(PROMPT, request=request)
+    cache.cache.drain()
+    for request in ("leader", "follower"):
+        assert misses(cache, PROMPT, request) == ALL_FAILED
+    assert cache.cache.ledger.details == {(MissCause.STORE_FAILED, NO_ANSWER): 80}
+    assert "not_given" not in faults(cache)
+    cache.end()
+
+
+def test_a_store_that_has_not_answered_in_time_gave_no_answer() -> None:
+    cache, engine = unwell(prefetch=policy(mode=PrefetchMode.TIMEOUT, base_s=1.0, per_token_s=0.0))
+    cache.compute(PROMPT)
+    cache.forget()
+    asked = engine.count("exists", "full")
+    assert cache.prefetch(PROMPT)
+    cache.step()
+    assert engine.count("exists", "full") > asked
+    cache.clock.advance(int(1.1e9))
+    assert cache.cache.prefetched("request")
+    assert misses(cache, PROMPT) == ALL_FAILED
+    assert cache.cache.ledger.details == {(MissCause.STORE_FAILED, NO_ANSWER): 40}
+    cache.end()
+
+
+def test_what_a_store_lists_and_does_not_give_is_not_given() -> None:
+    cache, engine = unwell()
+    cache.compute(PROMPT)
+    cache.forget()
+    engine.stale = set(engine.keys("full"))
+    assert fetched(cache, PROMPT) == ALL_FAILED
+    assert cache.cache.ledger.details == {(MissCause.STORE_FAILED, NOT_GIVEN): 40}
+    cache.end()
+
+
 def test_a_well_store_that_lacks_a_prompt_fails_nobody() -> None:
     cache, _ = fresh("path")
     other = [99, *PROMPT]

@@ -98,17 +98,19 @@ class StoreLoss:
 
     Attributes:
         listed: up to here the store listed the prompt, and did not give it: NOT_GIVEN. 0 for nowhere.
+        believed: up to here the store had the prompt when it last answered, but now did not say: NO_ANSWER. 0 for nowhere.
         unanswered: up to here the store might have had it, but did not say: NO_ANSWER. 0 for nowhere.
     """
 
-    __slots__ = ("listed", "unanswered")
+    __slots__ = ("believed", "listed", "unanswered")
 
-    def __init__(self, listed: i64, unanswered: i64) -> None:
+    def __init__(self, listed: i64, believed: i64, unanswered: i64) -> None:
         self.listed = listed
+        self.believed = believed
         self.unanswered = unanswered
 
     def __repr__(self) -> str:
-        return f"StoreLoss(listed={self.listed}, unanswered={self.unanswered})"
+        return f"StoreLoss(listed={self.listed}, believed={self.believed}, unanswered={self.unanswered})"
 
 
 @mypyc_attr(acyclic=True)
@@ -203,8 +205,9 @@ def find_misses(
         unloaded: why what the host has was not loaded, if it was not.
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         in_flight: the prompts under way; None if nobody knows.
-        loss: what a fault of a store kept from the prompt; None for nothing. What the store had listed is lost to the fault,
-            whatever else is known of it. What the store did not answer for is lost to the fault where nothing else is known.
+        loss: what a fault of a store kept from the prompt; None for nothing. What the store had listed, now or before, is lost
+            to the fault, whatever else is known of it. Any other token for which the store did not answer is lost to the fault
+            where nothing else is known.
     """
     ghosts = state.ghosts
     assert ghosts is not None
@@ -220,6 +223,8 @@ def find_misses(
         at = parts.add(PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
     if loss is not None and at < min(loss.listed, whole):
         at = parts.add(STORE_FAILED, at, min(loss.listed, whole), None, NOT_GIVEN)
+    if loss is not None and at < min(loss.believed, whole):
+        at = parts.add(STORE_FAILED, at, min(loss.believed, whole), None, NO_ANSWER)
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
     ended: i64 = length
     is_rooted, is_forgotten = line is not None, False

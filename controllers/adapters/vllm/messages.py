@@ -98,12 +98,13 @@ class LookedUp:
     """What a worker's store has of a prompt.
 
     Attributes:
-        lengths, listed_pages, is_unanswered: see `FoundPrefix`.
+        lengths, listed_pages, silent_pages, is_unanswered: see `FoundPrefix`.
         is_away, outages: see `StoreJobs`.
     """
 
     lengths: NDArray[np.bool_]
     listed_pages: int
+    silent_pages: int
     is_unanswered: bool
     is_away: bool
     outages: int

@@ -248,6 +248,7 @@ class RemoteStoreJobs:
             np.logical_and.reduce([each.lengths[:shortest] for each in answers]),
             chain,
             listed_pages=max(each.listed_pages for each in answers),
+            believed_pages=max(each.silent_pages for each in answers),
             is_unanswered=any(each.is_unanswered for each in answers),
         )
 

@@ -121,7 +121,8 @@ class WorkerStore:
             message,
             LookedUp(
                 lengths=found.lengths,
-                listed_pages=found.lost_pages,
+                listed_pages=found.listed_pages,
+                silent_pages=found.silent_pages,
                 is_unanswered=found.is_unanswered,
                 is_away=self._store.is_away,
                 outages=self._store.outages,
