@@ -274,7 +274,8 @@ def _flooded(figures: Figures) -> Iterator[Finding]:
                 figures,
                 tokens,
                 f"namespace {namespace!r}: room for it evicted {_counted(tokens)} that others came back for.",
-                "Give it a lower `priority` with the policy `priority`, or a cache of its own.",
+                "Limit it with `tenants`: a cap for it, or a floor for the others. "
+                "Or give it a lower `priority` with the policy `priority`, or a cache of its own.",
             )
 
 

@@ -163,6 +163,12 @@ def test_a_store_that_lies_or_fails_comes_first() -> None:
     assert "not asked any more" in findings(failing)[0].what
 
 
+def test_a_namespace_that_takes_the_room_is_limited_as_a_tenant_first() -> None:
+    told = figures({"evicted": 500}, beneficiaries={"batch": 400})
+    [found] = findings(told)
+    assert found.advice.startswith("Limit it with `tenants`")
+
+
 def test_five_at_most_and_the_dearest_first() -> None:
     causes = ["other_namespace", "other_weights", "load_failed", "in_flight", "page_remainder", "save_grid"]
     found = findings(figures({cause: 100 + i for i, cause in enumerate(causes)}))
