@@ -119,7 +119,7 @@ class Figures:
         policy_failures: how often a custom eviction policy failed; `last_policy_failure`: one of the reasons.
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
             `store_faults` pages by the kind of fault; `store_freed_bytes` what it gave up of other formats or sizes;
-            `store_is_degraded`: it is not asked for now.
+            `store_is_degraded`: it failed when it was last tried.
     """
 
     title: str = "the cache"

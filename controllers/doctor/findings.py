@@ -305,7 +305,7 @@ def _diverged(figures: Figures) -> Iterator[Finding]:
 
 
 def _store(figures: Figures) -> Iterator[Finding]:
-    """A store that lies, fails, gives up what it had, or is not asked any more."""
+    """A store that lies, fails, or gives up what it had."""
     if figures.store_quarantined:
         yield _broken(
             f"the store gave back {figures.store_quarantined:,} pages that were not what had been put.",
@@ -313,7 +313,7 @@ def _store(figures: Figures) -> Iterator[Finding]:
         )
     faults = {kind: count for kind, count in figures.store_faults.items() if count and kind in _STORE_FAULTS}
     if figures.store_errors or figures.store_is_degraded or faults:
-        state = "is not asked any more for now" if figures.store_is_degraded else "is still asked"
+        state = _TRIED_AGAIN if figures.store_is_degraded else "is still asked"
         kinds = "".join(f", {count:,} pages {_STORE_FAULTS[kind]}" for kind, count in faults.items())
         yield _broken(
             f"the store fails: {figures.store_errors:,} calls of the store failed{kinds}; it {state}.",
@@ -337,6 +337,7 @@ def _policy(figures: Figures) -> Iterator[Finding]:
         )
 
 
+_TRIED_AGAIN = "is tried again by look-ups and waiting writes, a remote store once each `retry_pause_s`"
 _STORE_FAULTS = {
     "unanswered": "were not answered for",
     "read_failed": "could not be read",

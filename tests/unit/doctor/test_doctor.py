@@ -160,7 +160,7 @@ def test_a_store_that_lies_or_fails_comes_first() -> None:
     assert "not what had been put" in findings(lying)[0].what
     assert str(findings(lying)[0]).startswith("broken")
     failing = figures({"page_remainder": 500}, store_errors=2, store_is_degraded=True)
-    assert "not asked any more" in findings(failing)[0].what
+    assert "it is tried again by look-ups" in findings(failing)[0].what
 
 
 def test_a_namespace_that_takes_the_room_is_limited_as_a_tenant_first() -> None:
