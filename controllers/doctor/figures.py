@@ -109,7 +109,7 @@ class Figures:
             were never admitted are REJECTED.
         details: of these, by label and detail with a `/` between.
         namespaces: of what was never saved, and of what other weights had computed, the tokens by label, with its detail, and
-            by namespace.
+            by namespace. Those of an inspector also have what was never seen and what diverged, since it was opened.
         beneficiaries: evicted tokens by the other namespace for which room was made.
         drops: what was not done, by reason.
         requests: admitted; `namespace_count`: namespaces of which something is known.

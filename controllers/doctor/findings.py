@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from unified_tree.controllers.cache.lease_tokens import UNSAVED, WITHOUT_PAGE
@@ -112,10 +112,24 @@ RULES = (
         "Raise `TreeSettings.ghost_bytes` above {ghost_mib:g} MiB to see more.",
     ),
 )
+NEW = (
+    Rule(
+        "never_seen",
+        "no earlier prompt that is remembered had these tokens: {tokens}.",
+        "A cache cannot hit them. If these prompts should share a beginning, look for a difference at their front: a date, an "
+        "id, a new template.",
+    ),
+    Rule(
+        "diverged",
+        "prompts leave known prefixes: {tokens} stand behind a shared beginning.",
+        "That is normal for new questions. If whole prompts should agree, look for a date or an id near `Miss.begin`.",
+    ),
+)
+"""What new prompts say. They are findings only where they cost most."""
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
-    """Broken parts first, then the findings that cost most prompt tokens, then those that may be normal; at most `limit`."""
+    """Broken parts first, then the findings that cost most prompt tokens; at most `limit`."""
     found = [
         *_store(figures),
         *_policy(figures),
@@ -124,11 +138,11 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
         *_starved(figures),
         *_flooded(figures),
         *_never_saved(figures),
-        *_diverged(figures),
+        *_new(figures),
         *(_said_by(rule, figures) for rule in RULES),
     ]
     found = [each for each in found if each.is_urgent or each.share >= LEAST_SHARE]
-    return sorted(found, key=lambda each: (each.is_urgent, not each.is_normal, each.tokens), reverse=True)[:limit]
+    return sorted(found, key=lambda each: (each.is_urgent, each.tokens), reverse=True)[:limit]
 
 
 def _said_by(rule: Rule, figures: Figures) -> Finding:
@@ -138,9 +152,9 @@ def _said_by(rule: Rule, figures: Figures) -> Finding:
     return _finding(figures, tokens, rule.what.format(**known), rule.advice.format(**known))
 
 
-def _finding(figures: Figures, tokens: int, what: str, advice: str, *, is_normal: bool = False) -> Finding:
+def _finding(figures: Figures, tokens: int, what: str, advice: str) -> Finding:
     share = tokens / figures.prompt_tokens if figures.prompt_tokens else 0.0
-    return Finding(tokens=tokens, share=share, what=what, advice=advice, is_normal=is_normal)
+    return Finding(tokens=tokens, share=share, what=what, advice=advice)
 
 
 def _broken(what: str, advice: str) -> Finding:
@@ -292,16 +306,12 @@ def _never_saved(figures: Figures) -> Iterator[Finding]:
     )
 
 
-def _diverged(figures: Figures) -> Iterator[Finding]:
-    tokens = figures.misses.get("diverged", 0)
-    if tokens > 0.5 * sum(figures.misses.values()):
-        yield _finding(
-            figures,
-            tokens,
-            f"prompts leave known prefixes: {_counted(tokens)} stand behind a shared beginning.",
-            "That is normal for new questions. If whole prompts should agree, look for a date or an id near `Miss.begin`.",
-            is_normal=True,
-        )
+def _new(figures: Figures) -> Iterator[Finding]:
+    """No prompt had these tokens before, and nothing costs more."""
+    most = max(figures.misses.values(), default=0)
+    for rule in NEW:
+        if figures.misses.get(rule.label, 0) == most:
+            yield replace(_said_by(rule, figures), is_normal=True)
 
 
 def _store(figures: Figures) -> Iterator[Finding]:
@@ -357,7 +367,7 @@ class Finding:
         what: the figure and the cause, one sentence.
         advice: the setting to change, one sentence.
         is_urgent: something is broken, whatever it has cost so far.
-        is_normal: it may be as it should; such findings come last.
+        is_normal: it may be as it should.
     """
 
     tokens: int

@@ -164,6 +164,16 @@ class Picture:
         with self._lock:
             return {**self._namespaces.of(namespace), **self._beside()}
 
+    def new_by_namespace(self) -> dict[str, dict[str, int]]:
+        """Of the tokens that no prompt had before, those by cause and namespace; of the namespaces with a name on the page."""
+        with self._lock:
+            totals = [(name, tokens) for name, tokens in self._namespaces.totals() if name is not None]
+        found = {
+            cause.label: {name: tokens[1 + cause] for name, tokens in totals if tokens[1 + cause]}
+            for cause in (MissCause.NEVER_SEEN, MissCause.DIVERGED)
+        }
+        return {label: by_namespace for label, by_namespace in found.items() if by_namespace}
+
     def _beside(self) -> dict[str, Any]:
         return {"namespaces": self._namespaces.totals(), "invalidations": list(self._invalidations)}
 
@@ -219,7 +229,7 @@ def figures_of(picture: Picture) -> Figures:
         hit_tokens=shown["totals"]["hit_tokens"],
         misses={cause.label: tokens for cause, tokens in zip(MissCause, shown["misses"], strict=True) if tokens},
         details=summed((label_of(cause, detail), tokens) for cause, detail, tokens in shown["details"]),
-        namespaces=namespaces_of(shown.get("of_namespaces", ())),
+        namespaces=namespaces_of(shown.get("of_namespaces", ())) | picture.new_by_namespace(),
         beneficiaries=shown["beneficiaries"],
         drops=shown["drops"],
         requests=shown["totals"]["requests"],

@@ -92,6 +92,7 @@ def test_a_namespace_that_floods_the_others_is_named() -> None:
         ({"page_remainder": 500}, {}, "smaller pages"),
         ({"save_grid": 500}, {}, "save_grid_tokens"),
         ({"diverged": 500}, {}, "date"),
+        ({"never_seen": 500}, {}, "new template"),
         ({"unknown": 500}, {}, "ghost_bytes"),
     ],
 )
@@ -161,6 +162,28 @@ def test_a_store_that_lies_or_fails_comes_first() -> None:
     assert str(findings(lying)[0]).startswith("broken")
     failing = figures({"page_remainder": 500}, store_errors=2, store_is_degraded=True)
     assert "it is tried again by look-ups" in findings(failing)[0].what
+
+
+def test_new_prompts_are_a_finding_where_they_cost_most() -> None:
+    misses = {"never_seen": 620, "diverged": 20, "page_remainder": 28}
+    told = figures(misses, namespaces={"never_seen": {"good": 20, "batch": 600}})
+    first, second = findings(told)
+    assert first.what.endswith("had these tokens: 620 tokens, 600 of them in namespace 'batch'.") and first.is_normal
+    assert second.tokens == 28
+    found = findings(figures({**misses, "evicted": 621, "in_flight": 300}, 2000))
+    assert [each.tokens for each in found] == [300, 28], "and nowhere else"
+
+
+def test_a_flood_of_new_prompts_is_told_by_the_inspector_with_its_namespace(tmp_path: Path) -> None:
+    cache = PrefixCache([FULL], 2, {"full": 400})
+    with Inspector.record(cache, tmp_path / "recording") as recorder:
+        for turn in range(10):
+            serve(cache, 0, "good", 16)
+            serve(cache, 1000 + 100 * turn, "batch", 16)
+        recorder.record_tree()
+    [told] = read_figures(str(tmp_path / "recording"))
+    first = findings(told)[0]
+    assert "had these tokens" in first.what and "140 of them in namespace 'batch'" in first.what
 
 
 def test_a_namespace_that_takes_the_room_is_limited_as_a_tenant_first() -> None:
