@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.doctor.figures import Figures
 from unified_tree.controllers.doctor.findings import findings
 from unified_tree.controllers.inspector.page_client import answer_of
-from unified_tree.inputs.given_files import read_given
+from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
+from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.doctor.findings import Finding
 
+ADDRESSES = ("http://", "https://")
+TRACE = "; a trace, as this seems to be, has none: `unified-tree replay FILE --figures FIGURES` makes figures of it"
 GZIP = b"\x1f\x8b"
 
 
@@ -26,8 +29,8 @@ def read_figures(source: str, token: str | None = None) -> list[Figures]:
 
     Raises ConfigurationError if there are none.
     """
-    if source.startswith(("http://", "https://")):
-        return Figures.from_json(answer_of(source, "/api/doctor", token))
+    if source.startswith(ADDRESSES):
+        return _figures_in(answer_of(source, "/api/doctor", token), source)
     path = Path(source)
     content = read_given(path)
     if content.startswith(GZIP):
@@ -38,7 +41,26 @@ def read_figures(source: str, token: str | None = None) -> list[Figures]:
         if not picture.figures:
             raise ConfigurationError(f"{source}: this recording has no figures")
         return [figures_of(picture)]
-    return Figures.from_json(content)
+    return _figures_in(content, source)
+
+
+def _figures_in(content: bytes, source: str) -> list[Figures]:
+    try:
+        return Figures.from_json(content)
+    except ConfigurationError as error:
+        why = f"{error}{TRACE if _is_lines(content) else ''}"
+        if isinstance(error.__cause__, NotJsonError) and source.startswith(ADDRESSES):
+            why = f"no inspector answers there: {error.__cause__}"
+        raise ConfigurationError(f"{printable(source)}: {why}") from error
+
+
+def _is_lines(content: bytes) -> bool:
+    """Whether a text has several lines, and the first is a JSON object of its own, as in a trace."""
+    first, _, rest = content.partition(b"\n")
+    try:
+        return bool(rest.strip()) and isinstance(parse_json(first), dict)
+    except NotJsonError:
+        return False
 
 
 def diagnosis(figures: Figures, limit: int = 5) -> str:

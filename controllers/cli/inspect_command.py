@@ -11,7 +11,7 @@ from unified_tree.controllers.inspector.page_client import answer_of
 from unified_tree.controllers.inspector.page_server import UNTOLD
 from unified_tree.controllers.inspector.recording_page import recording_server
 from unified_tree.controllers.shapes import COUNT, anything, list_of, record, text
-from unified_tree.inputs.given_files import NotJsonError, parse_json
+from unified_tree.inputs.given_files import parse_json
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import ConfigurationError
 
@@ -50,9 +50,10 @@ def inspect_command(target: str, host: str, port: int, token: str | None, opens_
 
 def live_summary(address: str, token: str | None) -> str:
     """One line about the cache behind an address. Raises ConfigurationError if no inspector answers there."""
+    content = answer_of(address, "/api/state", token)
     try:
-        state = STATE(parse_json(answer_of(address, "/api/state", token)), "it")
-    except NotJsonError as error:
+        state = STATE(parse_json(content), "it")
+    except ConfigurationError as error:
         raise ConfigurationError(f"{printable(address)}: no inspector answers there: {error}") from error
     address = printable(address, LONGEST_ADDRESS)
     if not state["figures"]:

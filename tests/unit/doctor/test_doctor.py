@@ -235,6 +235,41 @@ def test_what_are_no_figures_is_refused(text: str, tmp_path: Path) -> None:
     assert result.output.count("\n") == 1
 
 
+def test_a_file_of_another_kind_is_named_and_a_trace_is_told_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"chat_id": 1}\n{"chat_id": 2}\n')
+    with pytest.raises(ConfigurationError, match=r"trace\.jsonl: these are no figures .*replay FILE --figures"):
+        read_figures(str(path))
+    path.write_text('{"chat_id":\n1')
+    with pytest.raises(ConfigurationError, match=r"trace\.jsonl: these are no figures [^`]*$"):
+        read_figures(str(path))
+
+
+@pytest.mark.parametrize("said", [b"# HELP up\nup 1\n", b"<html>"])
+def test_a_port_that_is_no_inspectors_is_told_as_by_inspect(said: bytes) -> None:
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        by_doctor, by_inspect = (CliRunner().invoke(app, [command, address]).output for command in ("doctor", "inspect"))
+        assert f"{address}: no inspector answers there: " in by_doctor
+        assert by_doctor == by_inspect
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_figures(str(tmp_path / "none.json"))
