@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.doctor.findings import Finding
 
 ADDRESSES = ("http://", "https://")
+OLD_S = 5.0
+"""Figures of a running cache that are older than this say so."""
 TRACE = "; a trace, as this seems to be, has none: `unified-tree replay FILE --figures FIGURES` makes figures of it"
 GZIP = b"\x1f\x8b"
 
@@ -67,11 +69,16 @@ def diagnosis(figures: Figures, limit: int = 5) -> str:
     """What the figures of a cache say, as text."""
     asked = figures.prompt_tokens
     hits = figures.hit_tokens / asked if asked else 0.0
-    head = f"{figures.title}: {hits:.1%} of {asked:,} prompt tokens were hits"
+    head = f"{figures.title}: {hits:.1%} of {asked:,} prompt tokens were hits{age_said(figures.age_s)}"
     found: Sequence[Finding] = findings(figures, limit)
     if not found:
         return f"{head}; nothing that a setting could change costs half a percent."
     return "\n".join([f"{head}. What costs the rest, in percent of the prompts:", *(f"{each}" for each in found)])
+
+
+def age_said(age_s: float) -> str:
+    """How old the figures of a running cache are, if that is worth a word."""
+    return f", {age_s:,.0f} s ago: the cache has told nothing since, so it may not be polled" if age_s > OLD_S else ""
 
 
 def print_diagnosis(caches: Sequence[Figures], limit: int = 5) -> None:

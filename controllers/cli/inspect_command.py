@@ -7,17 +7,18 @@ from pathlib import Path
 
 import click
 
+from unified_tree.controllers.cli.diagnosis import age_said
 from unified_tree.controllers.inspector.page_client import answer_of
 from unified_tree.controllers.inspector.page_server import UNTOLD
 from unified_tree.controllers.inspector.recording_page import recording_server
-from unified_tree.controllers.shapes import COUNT, anything, list_of, record, text
+from unified_tree.controllers.shapes import COUNT, anything, list_of, number, record, text
 from unified_tree.inputs.given_files import parse_json
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import ConfigurationError
 
 LONGEST_ADDRESS = 1000
 FIGURES = record({"nodes": COUNT, "leases": COUNT})
-STATE = record({"figures": anything, "cache": anything})
+STATE = record({"figures": anything, "cache": anything}, {"age_s": number})
 CACHE = record({"components": list_of(record({"name": text}))})
 
 
@@ -60,4 +61,5 @@ def live_summary(address: str, token: str | None) -> str:
         return f"{address} answers; {UNTOLD}"
     figures = FIGURES(state["figures"], "figures")
     names = ", ".join(component["name"] for component in CACHE(state["cache"], "cache")["components"])
-    return f"{address} shows a cache of {names}: {figures['nodes']:,} nodes, {figures['leases']:,} leases"
+    said = age_said(state.get("age_s", 0.0))
+    return f"{address} shows a cache of {names}: {figures['nodes']:,} nodes, {figures['leases']:,} leases{said}"

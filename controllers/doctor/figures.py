@@ -120,6 +120,7 @@ class Figures:
         store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
             `store_faults` pages by the kind of fault; `store_freed_bytes` what it gave up of other formats or sizes;
             `store_is_degraded`: it failed when it was last tried.
+        age_s: how long ago the cache told these to its inspector; 0 for figures that are read when they are asked for.
     """
 
     title: str = "the cache"
@@ -145,6 +146,7 @@ class Figures:
     store_faults: dict[str, int] = field(default_factory=dict)
     store_freed_bytes: int = 0
     store_is_degraded: bool = False
+    age_s: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, cache: PrefixCache, title: str = "the cache") -> Figures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class Picture:
         self._requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
         self._event_count = 0
         self._left_out = 0
+        self._told_s = monotonic()
         self._lock = threading.Lock()
         self._ages: list[list[float]] = []
         self._begun: Mapping[str, Any] = {}
@@ -98,6 +100,12 @@ class Picture:
             self._timeline.add(fields["at_s"], np.array([*hits, *fields["misses"]], np.int64))
             self._namespaces.add(fields["at_s"], fields.pop("namespaces"))
             self.figures = fields
+            self._told_s = monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the figures came; 0 where no more come, or none have."""
+        return 0.0 if self.is_over or not self.figures else monotonic() - self._told_s
 
     def _feed_happened(self, fields: Mapping[str, Any]) -> None:
         with self._lock:
@@ -183,6 +191,7 @@ class Picture:
         return {
             "cache": self.cache,
             "figures": self.figures,
+            "age_s": self.age_s,
             "is_over": self.is_over,
             "stopped": self.stopped,
             "has_tokens": self.tokens is not None,
@@ -243,4 +252,5 @@ def figures_of(picture: Picture) -> Figures:
         store_faults=stored.get("faults", {}),
         store_freed_bytes=stored.get("freed_bytes", 0),
         store_is_degraded=stored.get("is_degraded", False),
+        age_s=picture.age_s,
     )

@@ -270,6 +270,11 @@ def test_a_port_that_is_no_inspectors_is_told_as_by_inspect(said: bytes) -> None
         server.server_close()
 
 
+def test_figures_of_a_cache_that_stands_still_say_their_age() -> None:
+    assert "s ago" not in diagnosis(figures({"page_remainder": 400}, age_s=2.0))
+    assert "were hits, 35 s ago: the cache has told nothing since" in diagnosis(figures({"page_remainder": 400}, age_s=35.4))
+
+
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_figures(str(tmp_path / "none.json"))

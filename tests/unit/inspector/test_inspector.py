@@ -22,6 +22,7 @@ from unified_tree import Key
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.figures import POOL_FIELDS
+from unified_tree.controllers.inspector.picture import figures_of
 from unified_tree.controllers.inspector.recording_page import read_recording, recording_server
 from unified_tree.controllers.inspector.tape import EVENT_FIELDS
 from unified_tree.controllers.transfer_engines import NullEngine
@@ -408,6 +409,18 @@ def test_the_command_line(tmp_path: Path) -> None:
     with opened(cache) as page:
         page.until("state", lambda told: told["figures"])
         assert "full, swa" in invoke("inspect", page.url).output
+
+
+def test_old_figures_say_their_age(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [100.0]
+    monkeypatch.setattr("unified_tree.controllers.inspector.picture.monotonic", lambda: now[0])
+    with Inspector.record(busy_cache(5), tmp_path / "recording") as recorder:
+        recorder.record_tree()
+    picture = read_recording(tmp_path / "recording")
+    now[0] += 35.0
+    assert picture.age_s == figures_of(picture).age_s == 0.0, "a recording is as old as it is"
+    picture.is_over = False
+    assert picture.age_s == figures_of(picture).age_s == picture.state()["age_s"] == 35.0
 
 
 def test_a_page_that_cannot_answer_says_why() -> None:
