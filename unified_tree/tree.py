@@ -16,6 +16,7 @@ from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Tenants
 from unified_tree.eviction import evicting
 from unified_tree.inputs.arguments import checked_resident, flag, integer, integers, request_priority
+from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.inserting import insert
 from unified_tree.locks.locks import Locks
 from unified_tree.lookup import matching
@@ -103,7 +104,7 @@ class UnifiedTree:
 
         counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
         if tenants is not None and not isinstance(tenants, Tenants):
-            raise ConfigurationError(f"tenants must be a Tenants, not {tenants!r}")
+            raise ConfigurationError(f"tenants must be a Tenants, not {repr_of(tenants)}")
         bounds = settings or TreeSettings()
         self._state = TreeState(components, page_size, counts, budgets, make_policy, bounds, time_s, tenants)
         self._locks = Locks(self._state)
@@ -303,7 +304,7 @@ class UnifiedTree:
         for owner, window in self._state.layout.on_device.windows:
             if owner == i:
                 return matching.supersede(self._state, i, window, boundary, later_length)
-        raise ConfigurationError(f"{component!r} has no windows of its own")
+        raise ConfigurationError(f"{repr_of(component)} has no windows of its own")
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.

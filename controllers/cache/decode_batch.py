@@ -21,6 +21,7 @@ from unified_tree.controllers.cache.lease_state import COMPUTED, DOUBTED_AT, LEN
 from unified_tree.controllers.cache.page_tables import FIRST_HELD, PRIVATE_FROM, SIZE
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import LeaseError
 
 if TYPE_CHECKING:
@@ -402,7 +403,7 @@ class DecodeBatch:
         """
         rows = self._tables.get(self._layout.owner_of.get(component, "")) if isinstance(component, str) else None
         if rows is None:
-            raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self._tables)}")
+            raise LeaseError(f"there is no page table for {repr_of(component)}; there are {', '.join(self._tables)}")
         tokens = integer(tokens, "tokens", LeaseError, minimum=1)
         size, taken = self._layout.page_size, self._rows
         at = self._lengths.take(taken) - 1
@@ -426,9 +427,9 @@ class DecodeBatch:
         if isinstance(given, int | np.integer):
             return self._is_taken * min(integer(given, name, LeaseError), NO_LENGTH - 1)
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or given.shape != self._rows.shape:
-            raise LeaseError(f"{name} must be an integer, or an array of {self._rows.size} of them, not {given!r}")
+            raise LeaseError(f"{name} must be an integer, or an array of {self._rows.size} of them, not {repr_of(given)}")
         if given.size and (given.min() < 0 or given.max() >= NO_LENGTH):
-            raise LeaseError(f"{name} must be zero or more, not {given.tolist()}")
+            raise LeaseError(f"{name} must be zero or more, not {repr_of(given.tolist())}")
         found = np.zeros(self.max_leases, np.int64)
         found[self._rows] = given
         return found

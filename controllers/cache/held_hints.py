@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unified_tree.controllers.cache.sessions import Session, Sessions, session_name
 from unified_tree.declare.keys import Key
 from unified_tree.inputs.arguments import flag, number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import match
 from unified_tree.nodes.claim import Hold
 from unified_tree.state import claims
@@ -336,16 +337,18 @@ class RequestHints:
         60
         """
         if not isinstance(given, Mapping):
-            raise LeaseError(f"{FIELD} must be a mapping, not {given!r}")
+            raise LeaseError(f"{FIELD} must be a mapping, not {repr_of(given)}")
         known = [each.name for each in fields(cls)]
         unknown = [name for name in given if name not in known]
         if unknown:
-            raise LeaseError(f"{FIELD}: there is no {unknown[0]!r}; there are {', '.join(known)}")
+            raise LeaseError(f"{FIELD}: there is no {repr_of(unknown[0])}; there are {', '.join(known)}")
         checked: dict[str, Any] = {}
         for name, value in given.items():
             if name in ("session", "parent"):
                 if value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST_NAME):
-                    raise LeaseError(f"{FIELD}: {name} must be a string of 1 to {LONGEST_NAME} characters, not {value!r}")
+                    raise LeaseError(
+                        f"{FIELD}: {name} must be a string of 1 to {LONGEST_NAME} characters, not {repr_of(value)}"
+                    )
             elif name != "retain" or isinstance(value, bool):
                 flag(value, f"{FIELD}: {name}", LeaseError)
             else:

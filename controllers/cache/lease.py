@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import LeaseError, TransferError
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ class Lease:
             raise TransferError(self._state.failure)
         table = self._state.tables.get(component) if isinstance(component, str) else None
         if table is None:
-            raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self.tables)}")
+            raise LeaseError(f"there is no page table for {repr_of(component)}; there are {', '.join(self.tables)}")
         return table
 
     def __enter__(self) -> Lease:
@@ -350,7 +351,7 @@ class Leases:
                 return state
             released = lease.is_released
         except (AttributeError, TypeError):
-            raise LeaseError(f"a Lease is needed, not {lease!r}") from None
+            raise LeaseError(f"a Lease is needed, not {repr_of(lease)}") from None
         raise LeaseError(f"{lease} was released before" if released else f"{lease} belongs to another cache")
 
     def add(self, lease: Lease, state: LeaseState) -> None:

@@ -29,9 +29,10 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.pages.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
-from unified_tree.declare.keys import Key
+from unified_tree.declare.keys import Key, not_a_key
 from unified_tree.declare.settings import TreeSettings
-from unified_tree.inputs.arguments import flag, integer, integer_items, is_hashable, request_priority
+from unified_tree.inputs.arguments import flag, integer, integer_items, integers, is_hashable, request_priority
+from unified_tree.inputs.printable import repr_of
 from unified_tree.native.chosen import coarse_monotonic_s
 from unified_tree.policies.eviction_policy import PolicyFactory
 from unified_tree.terms.errors import ConfigurationError, LeaseError, UnifiedTreeError
@@ -120,9 +121,9 @@ class PrefixCache:
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):
-            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {page_counts!r}")
+            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {repr_of(page_counts)}")
         counts = {
-            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, minimum=1)
+            name: integer(count, f"page_counts[{repr_of(name)}]", ConfigurationError, minimum=1)
             for name, count in (page_counts or {}).items()
         }
         self.rebuild = flag(rebuild, "rebuild", ConfigurationError)
@@ -130,7 +131,7 @@ class PrefixCache:
         draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
         for name, given, kind in (("host", host, HostTier), ("settings", settings, TreeSettings)):
             if given is not None and not isinstance(given, kind):
-                raise ConfigurationError(f"{name} must be a {kind.__name__}, not {given!r}")
+                raise ConfigurationError(f"{name} must be a {kind.__name__}, not {repr_of(given)}")
         self.tree = UnifiedTree(
             components,
             page_size,
@@ -248,7 +249,7 @@ class PrefixCache:
         if arriving is not False:
             arriving = flag(arriving, "arriving", LeaseError)
         if not is_hashable(request):
-            raise LeaseError(f"a request's name must be hashable, not {request!r}")
+            raise LeaseError(f"a request's name must be hashable, not {repr_of(request)}")
         if session is not None:
             session = session_name(session)
         lease: Lease | None = None
@@ -365,7 +366,7 @@ class PrefixCache:
         pages = self.device if tier is Tier.DEVICE else self.controller.host if self.controller is not None else None
         if pages is None or tier is Tier.STORAGE:
             raise ConfigurationError(f"this cache has no pages on {tier.name.lower()}")
-        counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
+        counts = integers(needs, "needs", ConfigurationError)
         self._resources.state.note_beneficiary(None)
         return pages.evict(counts)
 
@@ -378,7 +379,7 @@ class PrefixCache:
         from unified_tree.controllers.storage_tier import StorageController, StorageTier, TierStore
 
         if not isinstance(tier, StorageTier):
-            raise ConfigurationError(f"storage must be a StorageTier, not {tier!r}")
+            raise ConfigurationError(f"storage must be a StorageTier, not {repr_of(tier)}")
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
         if self.storage is not None and self.storage.tier is tier:
@@ -659,7 +660,7 @@ class PrefixCache:
         """
         for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
             if given is not None and type(given) is not str:
-                raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
+                raise ConfigurationError(f"{what} is named by a string, not by {repr_of(given)}")
         for each in self.sharing.namespaces(namespace):
             self.weights.invalidate(each, weights_version)
             self._leases.fail(each)
@@ -728,5 +729,7 @@ class PrefixCache:
 
 
 def _check_prompt(key: Key) -> None:
-    if not isinstance(key, Key) or key.length == 0:
-        raise LeaseError(f"a Key of at least one token is needed, not {key!r}")
+    if not isinstance(key, Key):
+        raise LeaseError(not_a_key(key))
+    if key.length == 0:
+        raise LeaseError(f"a prompt has at least one token, not {key}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from unified_tree.controllers.cache.lease_tokens import Publication
 from unified_tree.inputs.arguments import flag, integer, items
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import InsertError, LeaseError
 from unified_tree.terms.results import record
 
@@ -53,7 +54,7 @@ def checked_publication(
     whole = None if isinstance(piece, int) else piece
     checked, names = _checked_states(lease, layout, states, length, end), _checked_names(layout, without)
     if checked and layout.point in names:
-        raise LeaseError(f"states of {layout.point!r} were given, but `without` says that it has none: {checked}")
+        raise LeaseError(f"states of {layout.point!r} were given, but `without` says that it has none: {repr_of(checked)}")
     return record(Publication, (length, end, whole, checked, names, resumable))
 
 
@@ -82,17 +83,17 @@ def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, compute
     if states is None:
         return {}
     if type(states) is not dict and not isinstance(states, Mapping):
-        raise LeaseError(f"states must be a mapping from lengths to pages, not {states!r}")
+        raise LeaseError(f"states must be a mapping from lengths to pages, not {repr_of(states)}")
     if not states:
         return {}
     if layout.point is None:
-        raise LeaseError(f"states were given, but no component has any: {dict(states)}")
+        raise LeaseError(f"states were given, but no component has any: {repr_of(dict(states))}")
     given = {
         integer(length, "the length of a state", LeaseError): integer(page, "the page of a state", LeaseError)
         for length, page in states.items()
     }
     if len(set(given.values())) != len(states):
-        raise LeaseError(f"a state page is given twice: {dict(states)}")
+        raise LeaseError(f"a state page is given twice: {repr_of(dict(states))}")
     own = lease.states
     running, saves = (None, {}) if own is None else (own.running, own.saves)
     for length, page in given.items():
@@ -129,7 +130,7 @@ def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or name not in layout.can_give_up:
             there = ", ".join(sorted(layout.can_give_up)) or "none"
-            raise LeaseError(f"without: {name!r} is no optional component with pages of its own; there are {there}")
+            raise LeaseError(f"without: {repr_of(name)} is no optional component with pages of its own; there are {there}")
     return names
 
 
@@ -142,7 +143,7 @@ def _checked_names(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     for name in names:
         component = components.get(name) if isinstance(name, str) else None
         if component is None:
-            raise InsertError(f"without: there is no component {name!r}; there are {', '.join(components)}")
+            raise InsertError(f"without: there is no component {repr_of(name)}; there are {', '.join(components)}")
         if component.required and component.coverage.is_path:
             raise InsertError(f"without: {name} is a required path, so no pages can be committed without it")
     return names

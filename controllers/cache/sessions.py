@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.inputs.arguments import is_hashable
+from unified_tree.inputs.printable import repr_of
 from unified_tree.nodes.claim import Claimant, Tip
 from unified_tree.state import claims
 from unified_tree.terms.errors import LeaseError
@@ -160,7 +161,7 @@ class Sessions:
         session = self._by_name.get(checked)
         if session is None:
             if checked == above:
-                raise LeaseError(f"the session {checked!r} cannot be part of itself")
+                raise LeaseError(f"the session {repr_of(checked)} cannot be part of itself")
             opened = None if above is None else self.open(above)
             session = self._by_name[checked] = Session(checked, opened)
             self._state.claimants.add(session)
@@ -172,8 +173,8 @@ class Sessions:
             return session
         holder = session.parent
         if above is not None and (not isinstance(holder, Session) or holder.name != above):
-            was = f"part of {holder.name!r}" if isinstance(holder, Session) else "part of no other"
-            raise LeaseError(f"the session {checked!r} is {was}; it cannot become part of {above!r}")
+            was = f"part of {repr_of(holder.name)}" if isinstance(holder, Session) else "part of no other"
+            raise LeaseError(f"the session {repr_of(checked)} is {was}; it cannot become part of {repr_of(above)}")
         self._use(session)
         return session
 
@@ -218,5 +219,5 @@ def shared_text(prompt_tokens: int, grid_tokens: int) -> int:
 def session_name(name: object) -> Hashable:
     """A session's name, checked. Raises LeaseError."""
     if name is None or not is_hashable(name):
-        raise LeaseError(f"a session's name must be hashable and not None, not {name!r}")
+        raise LeaseError(f"a session's name must be hashable and not None, not {repr_of(name)}")
     return name

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 import numpy as np
 
 from unified_tree.controllers.pages.page_allocator import BlockAllocator, PageAllocator
+from unified_tree.inputs.printable import repr_of
 from unified_tree.state.page_set import PageSource
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 from unified_tree.terms.results import EvictResult
@@ -238,7 +239,9 @@ class TierPages(PageSource):
         """Evict at least so many pages of each named pool, or as many as can go; free and count them. See UnifiedTree.evict."""
         for name in needs:
             if name not in self.allocators:
-                raise ConfigurationError(f"cannot evict from {name!r}: it has no {self._tier.name.lower()} pages of its own")
+                raise ConfigurationError(
+                    f"cannot evict from {repr_of(name)}: it has no {self._tier.name.lower()} pages of its own"
+                )
         result = EvictResult({}, {}, 0, 0, 0, 0)
         for name, count in needs.items():
             already = result.freed.get(name)

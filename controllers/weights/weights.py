@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.weights.generations import Generations
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class WeightsNames:
 
     def __init__(self, ranks: RankAgreement, max_named: Any) -> None:  # compiled code would refuse others in its own words
         if type(max_named) is not int or max_named <= 0:
-            raise ConfigurationError(f"max_versions must be a positive integer, not {max_named!r}")
+            raise ConfigurationError(f"max_versions must be a positive integer, not {repr_of(max_named)}")
         self._ranks = ranks
         self._max_named: int = max_named
         self._common: str | int = ""

@@ -13,6 +13,7 @@ from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.coverage import COVERAGES, Coverage
 from unified_tree.declare.page_format import PageFormat
 from unified_tree.inputs.arguments import flag, number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -115,7 +116,7 @@ def _validate_pools(
         _validate_counts(page_counts, set(names), what)
         return page_counts
     if not isinstance(budget, BlockBudget):
-        raise ConfigurationError(f"a budget must be a BlockBudget, not {budget!r}")
+        raise ConfigurationError(f"a budget must be a BlockBudget, not {repr_of(budget)}")
     if page_counts:
         raise ConfigurationError("give page counts or a budget, not both")
     _validate_counts(budget.page_counts, set(names), what)
@@ -128,9 +129,9 @@ def _validate_pools(
 def _validate_counts(page_counts: Mapping[str, int], names: set[str], what: str) -> None:
     for name, count in page_counts.items():
         if name not in names:
-            raise ConfigurationError(f"page_counts: {name!r} is not {what}; there are {', '.join(sorted(names))}")
+            raise ConfigurationError(f"page_counts: {repr_of(name)} is not {what}; there are {', '.join(sorted(names))}")
         if type(count) is not int or count <= 0:
-            raise ConfigurationError(f"page_counts: {name!r} must have a positive number of pages, not {count!r}")
+            raise ConfigurationError(f"page_counts: {repr_of(name)} must have a positive number of pages, not {repr_of(count)}")
 
 
 def validate_components(components: Sequence[Component], page_size: int) -> tuple[Component, ...]:
@@ -141,11 +142,11 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     or one whose pages cannot hold it: of another kind of coverage, or of a narrower window.
     """
     if type(page_size) is not int or page_size <= 0:
-        raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
+        raise ConfigurationError(f"page_size must be a positive integer, not {repr_of(page_size)}")
     by_name: dict[str, Component] = {}
     for component in components:
         if not isinstance(component, Component):
-            raise ConfigurationError(f"a tree is made of Components, not of {component!r}")
+            raise ConfigurationError(f"a tree is made of Components, not of {repr_of(component)}")
         if component.name in by_name:
             raise ConfigurationError(f"component {component.name!r} is named twice")
         by_name[component.name] = component

@@ -6,6 +6,7 @@ from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unified_tree.declare.coverage import MAX_TOKENS, NO_LENGTH
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 if TYPE_CHECKING:
@@ -122,5 +123,5 @@ class ComponentLayout:
         """A component's index. Raises UnifiedTreeError for an unknown one."""
         i = self.index.get(component) if isinstance(component, str) else None
         if i is None:
-            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
+            raise UnifiedTreeError(f"there is no component {repr_of(component)}; there are {', '.join(self.index)}")
         return i

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from unified_tree.inputs.arguments import INT64, INT64_BYTES, MAX_INTEGER, any_negative, integer
-from unified_tree.inputs.printable import printable
+from unified_tree.inputs.printable import printable, repr_of
 from unified_tree.terms.errors import InvalidKeyError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Key:
         if tokens is not _NO_TOKENS:
             data = as_bytes(tokens) if copy or bigram else as_view(tokens)
         if not isinstance(namespace, str):
-            raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
+            raise InvalidKeyError(f"a namespace must be a string, not {repr_of(namespace)}")
         self.namespace = namespace
         self.bigram = bool(bigram)
         self.begin = 0
@@ -201,9 +201,14 @@ def packed_key(ids: NDArray[np.int64], length: int, namespace: str) -> Key:
 def checked_key(key: object) -> None:
     """Raise InvalidKeyError for anything but a whole Key, such as plain tokens."""
     if not isinstance(key, Key):
-        raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")
+        raise InvalidKeyError(not_a_key(key))
     if key.begin:
         raise InvalidKeyError(f"a whole key is needed, not one without its first {key.begin} elements")
+
+
+def not_a_key(given: object) -> str:
+    """The message for an object in place of a Key, such as plain tokens."""
+    return f"a Key is needed, not {repr_of(given)}: wrap the token ids, Key(token_ids)"
 
 
 def checked_limit(key: Key, limit: Any) -> int:
@@ -242,7 +247,7 @@ def as_bytes(tokens: Any) -> bytes:
     if values.size == 0:
         return b""
     if values.dtype.kind not in "iu":
-        raise InvalidKeyError(f"token ids must be integers, not {values.dtype}: {values[0]!r}")
+        raise InvalidKeyError(f"token ids must be integers, not {values.dtype}: {repr_of(values[0])}")
     if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
         raise InvalidKeyError(f"token ids must fit in 63 bits; the largest is {values.max()}")
     return values.astype(np.int64).tobytes()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import once_boundary_from
 from unified_tree.misses.causes import eviction_at
 from unified_tree.nodes.line import Eviction
@@ -81,7 +82,7 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int
     for name in needs:
         i = state.layout.index.get(name)
         if i is None or (tier is Tier.DEVICE and state.components[i].shares is not None):
-            raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
+            raise ConfigurationError(f"cannot evict from {repr_of(name)}: it has no {tier.name.lower()} pages of its own")
     freed = Freed(state, tier)
     if state.layout.is_gated:
         cut_pages = None

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import UnifiedTreeError
 from unified_tree.terms.tier import Tier
 
@@ -33,7 +34,7 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: in
         if minimum <= found <= MAX_AT_HAND:
             return found
     elif isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise error(f"{name} must be an integer, not {value!r}")
+        raise error(f"{name} must be an integer, not {repr_of(value)}")
     else:
         found = int(value)
     if found < minimum:
@@ -56,7 +57,7 @@ def request_priority(value: Any, error: type[UnifiedTreeError]) -> int:
 def integers(values: Any, name: str, error: type[UnifiedTreeError]) -> dict[Any, int]:
     """A mapping whose values are integers, as a dictionary; see `integer`."""
     return {
-        key: value if type(value) is int and 0 <= value <= MAX_INTEGER else integer(value, f"{name}[{key!r}]", error)
+        key: value if type(value) is int and 0 <= value <= MAX_INTEGER else integer(value, f"{name}[{repr_of(key)}]", error)
         for key, value in values.items()
     }
 
@@ -64,7 +65,7 @@ def integers(values: Any, name: str, error: type[UnifiedTreeError]) -> dict[Any,
 def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bool = False) -> float:
     """`value` as a finite float of zero or more, or above zero. Raises `error` for anything else, naming the argument."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise error(f"{name} must be a number, not {value!r}")
+        raise error(f"{name} must be a number, not {repr_of(value)}")
     try:
         found = float(value)
     except OverflowError:
@@ -79,14 +80,14 @@ def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool_):
-        raise error(f"{name} must be True or False, not {value!r}")
+        raise error(f"{name} must be True or False, not {repr_of(value)}")
     return bool(value)
 
 
 def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     """What a sequence or another iterable holds. Raises `error` for anything else, a string included."""
     if type(values) is not tuple and (isinstance(values, str | bytes) or not isinstance(values, Iterable)):
-        raise error(f"{name} must be a sequence, not {values!r}")
+        raise error(f"{name} must be a sequence, not {repr_of(values)}")
     return list(values)
 
 
@@ -107,7 +108,7 @@ def is_hashable(name: object) -> TypeGuard[Hashable]:
 def checked_resident(tier: object) -> None:
     """Raise UnifiedTreeError for what is no Tier, and for storage, whose pages no node holds."""
     if not isinstance(tier, Tier):
-        raise UnifiedTreeError(f"a Tier is needed, DEVICE or HOST, not {tier!r}")
+        raise UnifiedTreeError(f"a Tier is needed, DEVICE or HOST, not {repr_of(tier)}")
     if tier is Tier.STORAGE:
         raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
 

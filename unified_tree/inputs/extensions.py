@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) 
     installed = _installed(group)
     if name not in installed and ":" not in name:
         names = ", ".join(known_names(group, built_in))
-        raise ConfigurationError(f"unknown {what} {name!r}; there are {names}, and any of your own as module:factory")
+        raise ConfigurationError(f"unknown {what} {repr_of(name)}; there are {names}, and any of your own as module:factory")
     try:
         found = installed[name].load() if name in installed else _imported(name)
     except (Exception, SystemExit) as error:  # importing a module runs it

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from reprlib import Repr
 from traceback import format_exception
 from typing import Final
 
 LONGEST: Final = 120
 LONGEST_TRACEBACK: Final = 10_000
+_SHORT: Final = Repr()
+_SHORT.maxstring = _SHORT.maxother = 2 * LONGEST
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
@@ -31,6 +34,19 @@ def printable(text: str, limit: int = LONGEST) -> str:
     ends = max(0, limit - len(tail) - 1)
     front, back = ends - ends // 2, ends // 2
     return f"{_escaped(text[:front])[:front]}…{_escaped(text[count - back :])[-back:] if back else ''}{tail}"
+
+
+def repr_of(value: object) -> str:
+    """The `repr` of what a caller gave, for a message: at most LONGEST printable characters, and the first items of a list or
+    another built-in container. Raises nothing.
+
+    >>> repr_of("shop"), repr_of([*range(100_000)])
+    ("'shop'", '[0, 1, 2, 3, 4, 5, ...]')
+    """
+    try:
+        return printable(_SHORT.repr(value))
+    except Exception:  # of a caller's class; or an integer of thousands of digits
+        return f"an object of the type {printable(type(value).__name__)}"
 
 
 def traceback_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.inserting import grow
 from unified_tree.lookup.matching import node_above, walk
 from unified_tree.nodes.effect import Span
@@ -81,7 +82,7 @@ def _checked(
     given: dict[int, NDArray[np.int64]] = {}
     for name, ids in pages.items():
         if name not in state.layout.index:
-            raise InsertError(f"there is no component {name!r}; there are {', '.join(state.layout.index)}")
+            raise InsertError(f"there is no component {repr_of(name)}; there are {', '.join(state.layout.index)}")
         i = state.layout.index[name]
         checked = page_ids(name, ids)
         max_pages = state.components[i].coverage.pages_needed(end, state.page_size)

@@ -21,6 +21,7 @@ import numpy as np
 
 from unified_tree.declare.keys import Key
 from unified_tree.inputs.arguments import any_negative
+from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import path_reach, walk
 from unified_tree.native.chosen import agreement
 from unified_tree.nodes.node import Node
@@ -211,7 +212,7 @@ def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None
 def _index(state: TreeState, name: str) -> int:
     i = state.layout.index.get(name)
     if i is None:
-        raise InsertError(f"there is no component {name!r}; there are {', '.join(state.layout.index)}")
+        raise InsertError(f"there is no component {repr_of(name)}; there are {', '.join(state.layout.index)}")
     return i
 
 
@@ -244,7 +245,8 @@ def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], e
     checked: dict[int, int] = {}
     for length, page in by_length.items():
         if not (_is_integer(length) and _is_integer(page)):
-            raise InsertError(f"{name}: a state is given as {{length: page}} in integers, not {{{length!r}: {page!r}}}")
+            given = repr_of({length: page})
+            raise InsertError(f"{name}: a state is given as {{length: page}} in integers, not {given}")
         if not 0 < length <= end or length % state.page_size:
             raise InsertError(
                 f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.inputs.arguments import items
+from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import collect_at, deepest_boundary, path_reach
 from unified_tree.nodes.node import LockKeeper, Node, Receipt, Value, window_values
 from unified_tree.state.splitting import cut_window, keep_window, split
@@ -396,7 +397,7 @@ class Locks(LockKeeper):
         if component is not None:
             i = state.layout.index.get(component)
             if i is None or all(value.component != i for value in (*receipt.paths, *receipt.values)):
-                raise ReceiptError(f"{receipt} locks no component {component!r}")
+                raise ReceiptError(f"{receipt} locks no component {repr_of(component)}")
             if state.layout.is_path[i] and receipt.values:
                 raise ReceiptError(
                     f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"

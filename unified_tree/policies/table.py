@@ -11,7 +11,7 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.inputs.extensions import find_extension, known_names
-from unified_tree.inputs.printable import printable
+from unified_tree.inputs.printable import printable, repr_of
 from unified_tree.nodes.node import Value, group_of
 from unified_tree.policies.density.hit_density import HitDensity
 from unified_tree.policies.eviction_policy import EvictionPolicy
@@ -351,7 +351,7 @@ def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
     if isinstance(policy, str):
         return find_extension("eviction policy", policy, ENTRY_POINT_GROUP, POLICIES)
     if not callable(policy):
-        raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
+        raise ConfigurationError(f"a policy is a name or a factory, not {repr_of(policy)}")
     return policy
 
 

@@ -103,4 +103,4 @@ def checked_boundary(boundary: Any) -> Boundary:
         node, length = boundary
         return Boundary(NodeId(index(node)), index(length))
     except (TypeError, ValueError):
-        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again") from None
+        raise StaleBoundaryError(f"a Boundary is needed, not this {type(boundary).__name__}; match again") from None

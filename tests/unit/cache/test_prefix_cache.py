@@ -274,9 +274,9 @@ def test_states_without_a_component_for_them() -> None:
         cache.commit(lease, TOKENS[:4], {4: 0})
 
 
-@pytest.mark.parametrize("key", [None, [1, 2], Key([])])
-def test_acquire_takes_a_key_with_a_token(key: Any) -> None:
-    with pytest.raises(LeaseError, match="at least one token"):
+@pytest.mark.parametrize(("key", "message"), [(None, "wrap"), ([1, 2], "wrap"), (Key([]), "at least one token")])
+def test_acquire_takes_a_key_with_a_token(key: Any, message: str) -> None:
+    with pytest.raises(LeaseError, match=message):
         make([FULL]).acquire(key)
 
 

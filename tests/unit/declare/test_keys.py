@@ -132,9 +132,9 @@ def test_bigrams_and_tokens_never_meet() -> None:
 @pytest.mark.parametrize("call", ["match_prefix", "explain"])
 def test_tokens_that_were_not_wrapped_are_refused(call: str) -> None:
     tree = UnifiedTree([FULL], page_size=2)
-    with pytest.raises(InvalidKeyError, match="wrap the tokens"):
+    with pytest.raises(InvalidKeyError, match="wrap the token ids"):
         getattr(tree, call)([1, 2])
-    with pytest.raises(InvalidKeyError, match="wrap the tokens"):
+    with pytest.raises(InvalidKeyError, match="wrap the token ids"):
         tree.insert([1, 2], {"full": np.array([0])})  # type: ignore[arg-type]
 
 
