@@ -460,6 +460,13 @@ class LeaseTokens:
         output = memoryview(self._output)[(middle - whole) * width : (end - whole) * width] if middle < end else b""
         return data.startswith(prompt) and data.startswith(output, max(0, middle - begin) * width)
 
+    def first_difference(self, piece: Key) -> int:
+        """The first element of a tail that differs from the known one; of a tail that does not agree. Cost: O(elements)."""
+        width, begin, end = self._width, piece.begin, min(piece.length, self.length)
+        known, given = (bytes(data[: (end - begin) * width]) for data in (self.key(end, begin).data, piece.data))
+        at = next(at for at in range(0, len(known), width) if known[at : at + width] != given[at : at + width])
+        return begin + at // width
+
     def extend(self, piece: Key) -> None:
         """Add what a tail, which agrees, has behind the known elements."""
         if piece.length > self.length:

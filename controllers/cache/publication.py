@@ -37,12 +37,11 @@ def checked_publication(
     """
     piece = _piece(lease, tokens, begin)
     length = piece if isinstance(piece, int) else piece.length
-    if length > lease.length:
-        raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
-    if length < min(lease.committed, lease.computed) and not ends:
+    least = min(lease.committed, lease.computed)
+    if length < least and not ends:
         raise LeaseError(
-            f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
-            "adds nothing; `truncate` takes back what was not committed"
+            f"the first {least} tokens of {lease} are committed, so a commit of the first {length} adds nothing, and takes "
+            "nothing back; `truncate` takes back what was not committed"
         )
     lease.require_state(length)
     end = layout.floor_to_page(length)
@@ -68,14 +67,22 @@ def _piece(lease: LeaseState, tokens: Any, begin: Any) -> Key | int:
             raise LeaseError(f"begin={begin} was given with a number of tokens, {length}, which counts from the first token")
         if length > known.length:
             raise LeaseError(f"{lease} knows {known.length} tokens, so {length} cannot be committed by number; give the tokens")
+        _require_pages(lease, length)
         return length
     if begin > known.length:
         raise LeaseError(f"{lease} knows {known.length} tokens, so those given cannot begin at {begin}")
     key = known.piece(tokens, begin)
     key.require_tokens(max(begin, lease.committed))
+    _require_pages(lease, key.length)
     if begin < known.length and not known.agree(key):
-        raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known.length}, which it knows")
+        at = known.first_difference(key)
+        raise LeaseError(f"token {at} of those committed differs from that of {lease}, which knows the first {known.length}")
     return key
+
+
+def _require_pages(lease: LeaseState, length: int) -> None:
+    if length > lease.length:
+        raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
 
 
 def _checked_states(lease: LeaseState, layout: CacheLayout, states: Any, computed: int, end: int) -> dict[int, int]:

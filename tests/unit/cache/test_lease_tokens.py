@@ -82,9 +82,11 @@ def test_what_a_commit_gives_must_go_on_from_what_is_known(cache: PrefixCache) -
             ([6], 5, "cannot begin at 5"),
             ([5], -1, "begin"),
             ([5], 1.5, "begin"),
-            ([9, 5], 3, "differ"),
+            ([9, 5], 3, "token 3 of those committed differs"),
+            ([3, 9], 2, "token 3 of those committed differs"),
+            ([9] * 20, 2, "has pages for 9 tokens, so 22 cannot be committed"),
             (4, 1, "counts from the first"),
-            ([3], 2, "takes nothing back"),
+            ([1], 0, "the first 4 tokens of .* are committed, so a commit of the first 1 adds nothing"),
         ):
             with pytest.raises(LeaseError, match=message):
                 cache.commit(lease, tokens, begin=begin)  # type: ignore[arg-type]
