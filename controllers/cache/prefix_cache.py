@@ -29,10 +29,11 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.pages.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
-from unified_tree.declare.keys import Key, not_a_key
+from unified_tree.declare.keys import Key, checked_key, not_a_key
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.inputs.arguments import flag, integer, integer_items, integers, is_hashable, request_priority
 from unified_tree.inputs.printable import repr_of
+from unified_tree.misses.explain import explain
 from unified_tree.native.chosen import coarse_monotonic_s
 from unified_tree.policies.eviction_policy import PolicyFactory
 from unified_tree.terms.errors import ConfigurationError, LeaseError, UnifiedTreeError
@@ -720,8 +721,11 @@ class PrefixCache:
         return tuple(self._leases)
 
     def explain(self, key: Key) -> Explanation:
-        """Why a prompt would not resume further; see UnifiedTree.explain."""
-        return self.tree.explain(self.sharing.in_tree(key))
+        """Why a prompt would not resume further, and which of its tokens another request computes now; see
+        UnifiedTree.explain.
+        """
+        checked_key(key)
+        return explain(self.tree.state, self.sharing.in_tree(key), self.ledger.in_flight)
 
     def stats(self) -> CacheStats:
         """A snapshot of the totals so far and of the pools. Cost: O(components)."""

@@ -14,7 +14,7 @@ from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
-    from unified_tree.misses.causes import Miss
+    from unified_tree.misses.causes import InFlight, Miss
     from unified_tree.nodes.line import Eviction
     from unified_tree.state.tree_state import TreeState
 
@@ -28,7 +28,7 @@ REASONS: Final = (
     "known before the weights changed",
     "the prompt's end fills no page",
     "behind the last length at which a state can be saved",
-    "on host, to be loaded",
+    "on host, and not loaded",
     "on host, but a load failed",
     "another request computes it now",
     "a store was about to bring it",
@@ -81,8 +81,8 @@ class Explanation:
         device_length, reachable_length, path_length, known_length: tokens resumable on device; resumable over device and host;
             covered by the paths; held by nodes at all.
         losses: one for each component, computed as if it were the only one missing; so they may overlap.
-        misses: if a request had this prompt now, why it would compute what is not on device; empty if the tree keeps no memory
-            of evictions. `reasons` are the same as sentences.
+        misses: if a request had this prompt now, and loaded what is on host, why it would compute the other tokens; empty if
+            the tree keeps no memory of evictions. `reasons` are the same as sentences.
         standings: where the hit ends, and where what is known of the key ends, why each value stands where it does among the
             victims, as sentences.
     """
@@ -102,8 +102,12 @@ class Explanation:
         return "\n".join([head, *(f"  {line}" for line in (*self.losses, *self.reasons, *self.standings))])
 
 
-def explain(state: TreeState, key: Key) -> Explanation:
-    """See UnifiedTree.explain."""
+def explain(state: TreeState, key: Key, in_flight: InFlight | None = None) -> Explanation:
+    """See UnifiedTree.explain.
+
+    Args:
+        in_flight: the prompts under way; None for a tree alone, which knows none.
+    """
     whole = key.length // state.page_size * state.page_size
     found = match(state, key, whole, touch=False)
     root = state.roots.get((key.namespace, key.bigram))
@@ -117,7 +121,7 @@ def explain(state: TreeState, key: Key) -> Explanation:
     causes: list[Miss] = []
     if state.ghosts is not None and key.length:
         prompt = match(state, key, key.length - 1, touch=False)
-        causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), None)
+        causes = misses(state, key, prompt, prompt.reachable.length, (LOAD_REFUSED, None), in_flight)
     ends = [state.nodes.get(found.device.node) if found.device.length else None, node]
     nodes = dict.fromkeys(end for end in ends if end is not None)
     kept = [value for end in nodes for value in (*end.device, *end.host) if value is not None]

@@ -326,6 +326,29 @@ def test_a_load_that_would_cost_more_is_refused() -> None:
         assert lease.misses[0].detail == "cost"
 
 
+def test_an_explanation_has_no_misses_of_what_a_load_brings_back() -> None:
+    tiered = Tiered([FULL])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    key = Key(letters("abcdefghi"))
+    explanation = tiered.cache.explain(key)
+    assert (explanation.device_length, explanation.reachable_length) == (0, 8)
+    with tiered.cache.acquire(key) as lease:
+        assert [repr(miss) for miss in explanation.misses] == [repr(miss) for miss in lease.misses]
+        assert parts(lease) == [("last_token", 8, 9)]
+    assert [reason.split(":")[0] for reason in explanation.reasons] == ["[8, 9) LAST_TOKEN"]
+
+
+def test_an_explanation_names_what_another_request_computes_now() -> None:
+    served = Served([FULL])
+    key = Key(letters("abcdefXYZ"))
+    with served.start("abcdefgh"):
+        reasons = served.cache.explain(key).reasons
+    assert reasons[0] == "[0, 6) IN_FLIGHT: another request computes it now"
+    assert served.cache.explain(key).misses[0].cause.label == "never_seen"
+
+
 def test_a_load_without_room_is_refused() -> None:
     tiered = Tiered([FULL], device=6)
     tiered.serve("abcdefgh")
