@@ -154,7 +154,7 @@ class Lease:
     @property
     def save_at(self) -> tuple[int, ...]:
         """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. A run must stop there to
-        save a state; a window is kept without that. None once its namespace was invalidated: nothing of it is published then.
+        save a state; a window is kept without that. Empty once its namespace was invalidated: nothing of it is published then.
         """
         return self._state.save_at
 
@@ -211,7 +211,7 @@ class Lease:
     def state_copies(self) -> tuple[StateCopy, ...]:
         """Copies to make before running; while the lease is loading, make each after `wait_layer` of the state's layer.
 
-        None once tokens behind `cached_tokens` were reported as computed: the sources may be gone by then.
+        Empty once tokens behind `cached_tokens` were reported as computed: the sources may be gone by then.
         """
         state, states = self._state, self._state.states
         return () if states is None or state.computed > state.cached_tokens else states.copies()

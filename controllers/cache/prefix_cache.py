@@ -544,16 +544,18 @@ class PrefixCache:
             tokens: the sequence computed so far, from token `begin` on. Or its length, if it is within the prompt and what was
                 committed since; that saves passing and comparing the tokens again.
             begin: the first token given; the lease knows those before, from the prompt and from commits.
-            states: pages that hold states, by length: each from `save_pages`, or the running state's page at the very end. That
-                is refused if its state is known to be another, or not known; see `Lease.state_tokens`. The lease cannot run
-                further after its running state was published. Of the states behind the prompt only the last is published.
+            states: pages that hold states, by length: each from `save_pages`, or the running state's page. That page's length
+                is the most tokens reported as computed, those of this commit included; at another length, or if it is unknown
+                (see `Lease.state_tokens`), the page is refused. The lease cannot run further after its running state was
+                published. Of the states behind the prompt only the last is published.
             without: components that were not computed (a draft, say), no required path. No more of theirs is published up to
                 this length; of a path with pages of its own, nothing behind it either.
             resumable: whether to keep the windows at the end; None: only once the whole prompt is computed.
 
-        Raises LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this lease's, and for fewer
-        tokens than are committed and computed; TransferError if its load failed. Nothing is changed then. Cost: O(tokens given,
-        and new pages), whatever lies before them, for each kept length.
+        It may be of fewer tokens than are reported as computed, but not than are committed (while a window is rebuilt, than
+        are reported). Raises LeaseError for that, LeaseError, InsertError or InvalidKeyError for tokens, pages or names that
+        are not this lease's, and TransferError if its load failed. Nothing is changed then. Cost: O(tokens given, and new
+        pages), whatever lies before them, for each kept length.
         """
         state, observers = self._leases.require(lease), self.counters.observers
         if observers.all:
@@ -590,7 +592,8 @@ class PrefixCache:
             tokens: as in `commit`, like `states` and `without`. If fewer than are committed, or while the lease is arriving,
                 nothing more is published.
 
-        Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
+        Returns the published length; if a window or a state is not kept there, the next `acquire` resumes earlier. Raises as
+        `commit`, and then does not release the lease. Cost: as `commit`.
         """
         state = self._leases.require(lease)
         checked = checked_publication(state, self.layout, tokens, states, without, True, ends=True)
