@@ -56,7 +56,7 @@ class Scheduler:
                     raise  # the pool is too small; with a host tier `drain` first, for transfers hold pages, too
                 victim, tokens = self.running.popitem()
                 self.cache.preempt(victim, tokens[: victim.computed])
-                self.waiting.insert(0, tokens)  # prompt and output: it resumes behind both, as far as they stay cached
+                self.waiting.insert(0, tokens)  # prompt and output: it resumes after both, as far as they stay cached
                 self.limit = len(self.running)  # until a request has ended; otherwise the victim would take the pages back
         return False
 

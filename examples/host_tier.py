@@ -27,7 +27,7 @@ sums = tiers.device["mamba"].tensor(LINEAR, "sum")  # [page, slot, 8], one slot 
 
 
 def run(lease: Lease, tokens: list[int], start: int, end: int) -> None:
-    """Compute the tokens [start, end), each layer behind its load from host."""
+    """Compute the tokens [start, end), each layer after its load from host."""
     cache.wait_layer(lease, ATTENTION)
     pages, at = torch.tensor(lease.pages("full")), torch.arange(start, end)  # page ids by page index
     keys[pages[at // PAGE], at % PAGE] = keys.new_tensor(tokens[start:end])[:, None, None]

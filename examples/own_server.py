@@ -124,7 +124,7 @@ class Memory:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt, and behind it what was answered so far. `computed` tokens have their state in the lease's pages."""
+    """A prompt, then what was answered so far. `computed` tokens have their state in the lease's pages."""
 
     tokens: list[int]
     end: int
@@ -162,7 +162,7 @@ class Server:
         return True
 
     def advance(self, request: Request, lease: Lease) -> None:
-        """Compute a chunk, up to where the cache wants a state; publish it; and sample a token behind the last one."""
+        """Compute a chunk, up to where the cache wants a state; publish it; and sample a token after the last one."""
         start, tokens = request.computed, request.tokens
         end = min(len(tokens), start + CHUNK, lease.next_stop(start) or len(tokens))
         if not self.grow(lease, end):
@@ -196,7 +196,7 @@ class Server:
 
     @torch.no_grad()
     def run(self, lease: Lease, tokens: list[int], start: int) -> torch.Tensor:
-        """The model computes tokens behind the first `start`; returns their logits."""
+        """The model computes tokens from `start` on; returns their logits."""
         cache, end = DynamicCache(config=self.model.config), start + len(tokens)
         if start:
             self.memory.load(cache, lease, start)
