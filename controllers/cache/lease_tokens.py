@@ -99,9 +99,7 @@ class LeaseLocks:
         self._given_up = tuple({*self._given_up, *[index[name] for name in without]})
         for receipt in (self._path, self._windows):
             if receipt is not None and not receipt.is_released:
-                held = {value.component for value in (*receipt.paths, *receipt.values)}
-                if held.intersection(self._given_up):
-                    locks.move(receipt, receipt.boundary, self._kept(tuple(held)))
+                locks.leave_out(receipt, self._given_up)
 
     def _kept(self, components: tuple[int, ...]) -> tuple[int, ...]:
         """Those of these components, by index, that were not given up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, SETS, swa
 from published import publish
 
-from unified_tree import Component, Key, LeaseError, OutOfPagesError, Trailing
+from unified_tree import BlockBudget, Component, Key, LeaseError, OutOfPagesError, Trailing
 from unified_tree.controllers import Lease, PrefixCache
 
 # A request that was preempted before its first run had pages published that nothing was written to: the running state's,
@@ -268,3 +269,30 @@ def test_other_mistakes_in_a_preemption_are_refused() -> None:
             with pytest.raises(LeaseError):
                 cache.preempt(lease, tokens, states)
         assert not lease.is_released
+
+
+# A lease that went on without its draft locked its prefix anew, which is refused once the namespace is invalidated: the call
+# raised, the lease had grown all the same, and could never give the draft up.
+
+
+@pytest.mark.parametrize("has_budget", [False, True], ids=["counts", "budget"])
+@pytest.mark.parametrize("kind", [OWN_DRAFT, replace(OWN_DRAFT, coverage=Trailing(3))], ids=["path", "window"])
+def test_a_lease_gives_its_draft_up_after_new_weights(kind: Component, has_budget: bool) -> None:
+    counts = {"full": 32, kind.name: 6}
+    sizes: dict[str, Any] = {"page_counts": counts}
+    if has_budget:
+        sizes = {"budget": BlockBudget(block_count=20, page_blocks=dict.fromkeys(counts, 1))}
+    cache = PrefixCache([FULL, kind], 4, **sizes)
+    publish(cache, PROMPT[:16])
+    lease = cache.acquire(Key(PROMPT))
+    assert lease.cached_tokens == 16
+    cache.allocate(lease, 20)
+    cache.advance(lease, 20)
+    cache.invalidate()
+    cache.allocate(lease, 28, without=(kind.name,))
+    assert (lease.given_up, lease.length) == ((kind.name,), 28)
+    assert cache.stats().pools[kind.name].leased == 0
+    cache.allocate(lease, 40)
+    assert cache.tree.check() == []
+    cache.release(lease)
+    assert [pool.leased for pool in cache.stats().pools.values()] == [0, 0]

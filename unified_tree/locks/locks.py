@@ -427,6 +427,15 @@ class Locks(LockKeeper):
         if count > 1:
             self.renamed[receipt.old_name] = (node, count - 1)
 
+    def leave_out(self, receipt: Receipt, components: tuple[int, ...]) -> None:
+        """Release what a receipt locks of some components, by index. The receipt stays open, whatever is left of it, and its
+        boundary may be invalidated. Cost: as the locks.
+        """
+        for component in components:
+            self._release_one(receipt, component)
+        if self._state.layout.is_gated:
+            self._state.resumability.settle_share()
+
     def _release_one(self, receipt: Receipt, component: int) -> None:
         paths, values = receipt.paths, receipt.values
         kept_paths = [value for value in paths if value.component != component]
