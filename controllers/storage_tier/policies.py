@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from unified_tree.inputs.arguments import integer, number
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -54,13 +55,11 @@ class PrefetchPolicy:
         if not isinstance(self.mode, PrefetchMode):
             raise ConfigurationError(f"mode must be a PrefetchMode, not {self.mode!r}")
         for name in ("min_tokens", "batch_pages", "room_pages", "max_open", "max_outcomes", "max_failed_pages"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is one or more, not {getattr(self, name)}")
-        if not 0 < self.max_host_share <= 1:
-            raise ConfigurationError(f"max_host_share is a share above 0 up to 1, not {self.max_host_share}")
-        times = self.base_s, self.per_token_s, self.grace_s, self.failed_pause_s
-        if min(times) < 0:
-            raise ConfigurationError(f"times are zero or more, not {', '.join(map(str, times))}")
+            integer(getattr(self, name), name, ConfigurationError, minimum=1)
+        for name in ("base_s", "per_token_s", "grace_s", "failed_pause_s"):
+            number(getattr(self, name), name, ConfigurationError)
+        if number(self.max_host_share, "max_host_share", ConfigurationError, positive=True) > 1:
+            raise ConfigurationError(f"max_host_share must be 1 or less, not {self.max_host_share}")
 
     def patience_s(self, tokens: int) -> float:
         """How long a request waits for so many missing tokens.
@@ -103,9 +102,9 @@ class PersistPolicy:
     retry_s: float | None = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.max_waiting, self.max_open, self.batch_pages, self.known_pages) < 1:
-            raise ConfigurationError("max_waiting, max_open, batch_pages and known_pages are one or more")
-        if self.retry_s is not None and self.retry_s <= 0:
-            raise ConfigurationError(f"retry_s must be positive or None, not {self.retry_s}")
-        if self.bytes_per_s is not None and self.bytes_per_s <= 0:
-            raise ConfigurationError(f"bytes_per_s must be positive or None, not {self.bytes_per_s}")
+        for name in ("max_waiting", "max_open", "batch_pages", "known_pages"):
+            integer(getattr(self, name), name, ConfigurationError, minimum=1)
+        number(self.recheck_s, "recheck_s", ConfigurationError)
+        for name in ("retry_s", "bytes_per_s"):
+            if getattr(self, name) is not None:
+                number(getattr(self, name), name, ConfigurationError, positive=True)

@@ -142,7 +142,7 @@ def test_one_nobody_asks_for_runs_out_of_time_all_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["room_pages", "max_open", "max_outcomes", "batch_pages", "min_tokens"])
 def test_bounds_begin_at_one(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} is one or more, not 0"):
+    with pytest.raises(ConfigurationError, match=f"{name} must be 1 or more, not 0"):
         PrefetchPolicy(**{name: 0})  # type: ignore[arg-type]
     assert getattr(PrefetchPolicy(**{name: 1}), name) == 1  # type: ignore[arg-type]
 

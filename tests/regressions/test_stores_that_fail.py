@@ -285,9 +285,9 @@ def test_a_real_server(server: redis_server.Redis, way: str) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ConfigurationError, match="retry_s must be positive or None, not 0"):
+    with pytest.raises(ConfigurationError, match="retry_s must be finite and positive, not 0"):
         PersistPolicy(retry_s=0)
-    with pytest.raises(ConfigurationError, match="max_failed_pages is one or more, not 0"):
+    with pytest.raises(ConfigurationError, match="max_failed_pages must be 1 or more, not 0"):
         type(EAGER)(max_failed_pages=0)
     with pytest.raises(ConfigurationError, match="zero or more"):
         type(EAGER)(failed_pause_s=-1)

@@ -21,6 +21,12 @@ from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode, P
         {"base_s": -1},
         {"per_token_s": -1},
         {"grace_s": -0.1},
+        {"max_open": float("nan")},
+        {"batch_pages": 1.5},
+        {"min_tokens": True},
+        {"base_s": float("nan")},
+        {"failed_pause_s": "a"},
+        {"max_host_share": None},
     ],
 )
 def test_prefetch_settings_that_are_refused(settings: dict[str, Any]) -> None:
@@ -29,7 +35,19 @@ def test_prefetch_settings_that_are_refused(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"max_waiting": 0}, {"batch_pages": 0}, {"known_pages": 0}, {"bytes_per_s": 0}, {"bytes_per_s": -1.0}]
+    "settings",
+    [
+        {"max_waiting": 0},
+        {"batch_pages": 0},
+        {"known_pages": 0},
+        {"bytes_per_s": 0},
+        {"bytes_per_s": -1.0},
+        {"max_open": float("nan")},
+        {"batch_pages": 1.5},
+        {"recheck_s": "a"},
+        {"recheck_s": -1.0},
+        {"retry_s": True},
+    ],
 )
 def test_persist_settings_that_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
