@@ -340,7 +340,7 @@ class Admission:
         points = self._points_on(layout.save_grid_tokens, lease, found, checkpoints, repeats=False)
         if states.running is not None and not states.is_lost:
             of_state = self._points_on(layout.state_grid_tokens, lease, found, checkpoints, repeats=True)
-            points += [at for at in of_state if at not in points]
+            points = [*dict.fromkeys([*points, *of_state])]
         return points
 
     def _points_on(self, grid: int, lease: LeaseState, found: Match, checkpoints: Sequence[int], *, repeats: bool) -> list[int]:
@@ -355,12 +355,8 @@ class Admission:
         if rebuilds:
             wanted.insert(0, lease.cached_tokens)
         resumed = lease.cached_tokens if not rebuilds else lease.cached_tokens - 1
-        points: list[int] = []
-        for length in wanted:
-            at = min(length, lease.prompt_tokens) // grid * grid
-            if at > resumed and at not in points:
-                points.append(at)
-        return points
+        points = dict.fromkeys([min(length, lease.prompt_tokens) // grid * grid for length in wanted])
+        return [at for at in points if at > resumed]
 
     def _count_unsaved(self, lease: LeaseState, points: list[int]) -> None:
         """Count what an admitted request will not save, of these places."""
