@@ -437,7 +437,10 @@ class TreeState:
                 above.touched = value.touched
                 above.policy_state = value.policy_state
             above.priority = max(above.priority, value.priority)
-            above.score = max(above.score, value.score)
+            try:
+                above.score = max(above.score, value.score)
+            except Exception:  # interpreted, a custom policy may have put there what is no number
+                above.score = 0.0
             above.hits += value.hits
             if (tier or self.layout.owner_of[component] == component) and not (above.locks or above.children):
                 self.pools(tier)[component].add_evictable(above)
