@@ -53,6 +53,7 @@ def page_owner(cache: PrefixCache, component: str, page: int) -> PageOwner:
 
 
 def _names(lease: Lease, component: str, page: int) -> bool:
-    if component in lease.tables and not lease.is_loading:
-        return bool((lease.pages(component) == page).any())
-    return page == lease.state_page or page in lease.save_pages.values()
+    table = lease._state.tables.get(component)  # `Lease.pages` refuses a lease whose load failed, which has pages, too
+    if table is None:
+        return page == lease.state_page or page in lease.save_pages.values()
+    return not (lease.is_loading or table.is_given_up) and bool((table.slice(0, table.size) == page).any())

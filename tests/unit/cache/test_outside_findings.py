@@ -11,10 +11,24 @@ import pytest
 from kinds import FULL, MAMBA
 from waiting import PROGRAM_S
 
-from unified_tree import Component, ConfigurationError, Key, LeaseError, OutOfPagesError, PageFormat, Part, Path, Point, Tier
+from unified_tree import (
+    Component,
+    ConfigurationError,
+    EvictionPolicy,
+    Key,
+    LeaseError,
+    OutOfPagesError,
+    PageFormat,
+    Part,
+    Path,
+    Point,
+    Tier,
+    TransferError,
+)
 from unified_tree.controllers import HostTier, Lease, PrefixCache
-from unified_tree.controllers.debugging import SealedPages, page_owner
-from unified_tree.controllers.transfer_engines import Completion, NullEngine
+from unified_tree.controllers.debugging import PageOwner, SealedPages, page_owner
+from unified_tree.controllers.testing import SimulatedEngine
+from unified_tree.controllers.transfer_engines import Completion, NullEngine, VirtualClock
 from unified_tree.declare.page_format import WHOLE
 
 PROMPT = list(range(20))
@@ -36,6 +50,44 @@ def test_evicted_pages_go_back_to_their_pool() -> None:
     assert page_owner(cache, "full", page).owner == "nobody"
     with pytest.raises(ConfigurationError, match="no pages on host"):
         cache.evict({"full": 1}, Tier.HOST)
+
+
+def test_the_owner_of_a_page_is_told_beside_a_lease_whose_load_failed() -> None:
+    cache = PrefixCache(
+        [FULL], 4, {"full": 16}, host=HostTier(engine=SimulatedEngine(1, VirtualClock()), page_counts={"full": 16})
+    )
+    serve(cache, PROMPT)
+    cache.drain()
+    cache.evict({"full": 5})
+    lease = cache.acquire(Key(PROMPT), reserve_tokens=20)
+    assert lease.is_loading
+    own = int(cache._leases.require(lease).tables["full"].page(4))
+    cache.invalidate()
+    cache.drain()
+    with pytest.raises(TransferError):
+        lease.pages("full")
+    assert page_owner(cache, "full", own) == PageOwner(owner="lease", boundary=None, key=None, leases=(lease,))
+    cache.release(lease)
+    assert page_owner(cache, "full", own).owner == "free"
+
+
+class Scoring(EvictionPolicy):
+    """Keeps at a value what is no number."""
+
+    def rank(self, value: Any) -> int:
+        return int(value.touched)
+
+    def touched(self, value: Any) -> None:
+        value.score = None
+
+
+def test_a_score_that_is_no_number_breaks_no_call() -> None:
+    """Compiled, it is refused in the policy's own method; interpreted, it was read in the middle of an eviction."""
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 8, "mamba": 6}, policy=lambda _: Scoring())
+    for first in (1, 1, 9, 7, 20, 21, 22):
+        serve(cache, list(range(first, first + 4)))
+        serve(cache, list(range(first, first + 8)))
+        assert cache.tree.check() == []
 
 
 def test_what_only_the_cache_may_do_with_a_lease_is_not_public() -> None:
