@@ -130,7 +130,7 @@ class Needs:
         """Values that fit; beside so many running requests, if these take pages of the same pools."""
         rooms = []
         for name, pool in self.values.items():
-            if name in page_counts:
+            if name in page_counts and pool.pages:  # a chunk of one token needs none before a boundary
                 held = 0.0 if running is None else running * pool.running_pages + pool.step_pages
                 rooms.append((page_counts[name] - held) / pool.pages)
         return max(0.0, min(rooms)) if rooms else float("inf")

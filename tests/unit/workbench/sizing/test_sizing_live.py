@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from unified_tree import Chunked, Component, Coverage, Path, Point, Trailing
 from unified_tree.components import composition_for
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.workbench.sizing.live_sizes import COMPACT_EVERY, FACTORS, LiveSizes
@@ -42,6 +43,17 @@ def conversations(count: int, turns: int, seed: int = 0):  # type: ignore[no-unt
         if histories[i].size > 4_000:
             histories[i] = draw.integers(0, 1 << 30, 640)
         yield histories[i]
+
+
+@pytest.mark.parametrize("coverage", [Chunked(1), Chunked(4), Trailing(1), Point()], ids=repr)
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_any_coverage_can_be_watched(coverage: Coverage, page_size: int) -> None:
+    parts = [Component(name="full", coverage=Path()), Component(name="other", coverage=coverage)]
+    cache = PrefixCache(parts, page_size, {"full": 64, "other": 64})
+    LiveSizes.watch(cache, one_in=1)
+    serve(cache, np.arange(40))
+    sizes = cache.stats().sizes
+    assert sizes is not None and len(sizes.points) == len(FACTORS) ** 2
 
 
 @pytest.mark.parametrize("model", ["qwen3-32b", "qwen3-next-80b-a3b"])
