@@ -672,7 +672,11 @@ class PrefixCache:
             self.counters.observers.tell("invalidated", namespace)
 
     def generation(self, namespace: str) -> Generation:
-        """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
+        """The current weights version of a namespace; an invalidation ends it. Raises LeaseError for what is no string.
+        Cost: O(1).
+        """
+        if not isinstance(namespace, str):
+            raise LeaseError(f"a namespace must be a string, not {repr_of(namespace)}")
         return self.weights.generations.current(self.sharing.namespaces(namespace)[-1] or namespace)
 
     def drain(self) -> None:

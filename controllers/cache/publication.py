@@ -131,7 +131,7 @@ def _why_unknown(lease: LeaseState) -> str:
 
 def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     """Optional components with pages of their own, by name. Raises LeaseError for anything else."""
-    if without == ():
+    if type(without) is tuple and not without:
         return ()
     names = tuple(items(without, "without", LeaseError))
     for name in names:
@@ -143,7 +143,7 @@ def checked_optional(layout: CacheLayout, without: Any) -> tuple[str, ...]:
 
 def _checked_names(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     """Components that may be missing from pages."""
-    if without == ():
+    if type(without) is tuple and not without:
         return ()
     names = tuple(items(without, "without", LeaseError))
     components = {component.name: component for component in layout.components}

@@ -192,6 +192,7 @@ def books(cache: PrefixCache) -> tuple[object, ...]:
         {"checkpoints": [True]},
         {"checkpoints": 4},
         {"checkpoints": "48"},
+        {"checkpoints": np.array(3)},
         {"priority": "high"},
         {"priority": 1.5},
         {"priority": 1 << 80},
@@ -214,6 +215,41 @@ def test_an_acquire_with_a_bad_argument_changes_nothing(arguments: dict[str, Any
             cache.acquire(Key([*PROMPT, 9]), **arguments)
     assert books(cache) == before
     assert cache.acquire(Key([*PROMPT, 9])).cached_tokens == 8
+
+
+NAMES_OF_NOTHING = [np.bool_(True), np.int64(-1), np.array(3), np.array([3]), np.arange(5), np.zeros((2, 2)), np.array(["a"])]
+
+
+@pytest.mark.parametrize("without", NAMES_OF_NOTHING, ids=repr)
+def test_what_names_no_components_is_refused(without: Any) -> None:
+    cache = PrefixCache([*KINDS, DRAFT], 2, {"full": 8, "swa": 8, "mamba": 4})
+    lease = cache.acquire(Key(PROMPT))
+    for call in (cache.allocate, cache.can_allocate):
+        with pytest.raises(LeaseError, match="without"):
+            call(lease, 4, without=without)
+    assert lease.length == 0
+
+
+@pytest.mark.parametrize("needs", [None, 3, [], "full", np.array([3])], ids=repr)
+def test_needs_that_are_no_mapping_are_refused(needs: Any) -> None:
+    with pytest.raises(UnifiedTreeError, match="needs must be a mapping"):
+        PrefixCache(KINDS, 2).evict(needs)
+
+
+@pytest.mark.parametrize("namespace", [None, [], {}, np.arange(3)], ids=repr)
+def test_a_namespace_that_is_no_string_has_no_version(namespace: Any) -> None:
+    with pytest.raises(LeaseError, match="a namespace must be a string"):
+        PrefixCache(KINDS, 2).generation(namespace)
+
+
+# `acquire` compared each checkpoint with all before it: ten thousand took 0.7 seconds.
+
+
+def test_checkpoints_cost_what_they_are_many() -> None:
+    cache = PrefixCache(KINDS, 1)
+    lengths = list(range(1, 20_001))
+    with cache.acquire(Key(np.arange(20_000)), [*lengths, *lengths]) as lease:
+        assert lease.save_at == (19_997, 19_998, 19_999, 20_000)
 
 
 @pytest.mark.parametrize("call", ["lock", "pages", "pages_with_loads", "lock_present"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final, TypeGuard
 
 import numpy as np
@@ -56,6 +56,8 @@ def request_priority(value: Any, error: type[UnifiedTreeError]) -> int:
 
 def integers(values: Any, name: str, error: type[UnifiedTreeError]) -> dict[Any, int]:
     """A mapping whose values are integers, as a dictionary; see `integer`."""
+    if type(values) is not dict and not isinstance(values, Mapping):
+        raise error(f"{name} must be a mapping, not {repr_of(values)}")
     return {
         key: value if type(value) is int and 0 <= value <= MAX_INTEGER else integer(value, f"{name}[{repr_of(key)}]", error)
         for key, value in values.items()
@@ -86,7 +88,8 @@ def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
 
 def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     """What a sequence or another iterable holds. Raises `error` for anything else, a string included."""
-    if type(values) is not tuple and (isinstance(values, str | bytes) or not isinstance(values, Iterable)):
+    is_scalar = isinstance(values, str | bytes) or (isinstance(values, np.ndarray) and values.ndim == 0)
+    if type(values) is not tuple and (is_scalar or not isinstance(values, Iterable)):
         raise error(f"{name} must be a sequence, not {repr_of(values)}")
     return list(values)
 
