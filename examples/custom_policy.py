@@ -18,7 +18,7 @@ class Lrfu(EvictionPolicy):
 
     Args:
         view: the tree as a policy sees it; this policy needs nothing of it.
-        half_life: in ticks; a match that hits and a commit are a tick each.
+        half_life: in ticks; a match that finds a path is one, and each length that a commit publishes.
     """
 
     def __init__(self, view: TreeView, half_life: float = 40.0) -> None:
