@@ -39,6 +39,16 @@ TRIED_AGAIN: Final = 0.5
 """A further trial begins with at most this share of that loss."""
 
 
+@mypyc_attr(acyclic=True)
+class Amount:
+    """What is left of a use; an object of its own, because compiled code counts in it without making numbers into objects."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left: i64 = 0
+
+
 class Ring:
     """Amounts by their last use, of which the oldest are cut off.
 
@@ -53,7 +63,7 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self._size: i64 = size
-        self._amounts = [0] * size
+        self._amounts: list[Amount] = []  # by use, from the size on in place of the oldest
         self._next: i64 = 0
         self._first: i64 = 0  # the oldest use that something is left of
         self.held: i64 = 0
@@ -66,45 +76,49 @@ class Ring:
     def cut(self, amount: i64) -> None:
         """No more than so much is held from now on; the oldest goes first. Cost: O(1), amortized over uses."""
         while self.held > amount and self._first < self._next:
-            slot = self._first % self._size
-            there: i64 = self._amounts[slot]
+            oldest = self._amounts[self._first % self._size]
             over = self.held - amount
-            if there > over:
-                self._amounts[slot] = int(there - over)
+            if oldest.left > over:
+                oldest.left -= over
                 self.held -= over
                 break
-            self.held -= there
+            self.held -= oldest.left
             self._first += 1
 
     def use(self) -> i64:
         """The number of the next use, which has nothing yet. Cost: O(1)."""
         use = self._next
         self._next += 1
-        slot = use % self._size
+        if use < self._size:
+            self._amounts.append(Amount())
+            return use
+        oldest = self._amounts[use % self._size]
         if use - self._size >= self._first:
-            self.held -= i64(self._amounts[slot])
+            self.held -= oldest.left
             self._first = use - self._size + 1
-        self._amounts[slot] = 0
+        oldest.left = 0
         return use
 
     def add(self, use: i64, amount: i64) -> None:
         """A use has so much more. Cost: O(1)."""
         if use >= self._first:
-            slot = use % self._size
-            self._amounts[slot] += int(amount)
+            self._amounts[use % self._size].left += amount
             self.held += amount
 
     def take(self, use: i64, amount: i64) -> i64:
         """A later use has so much of this one's; how much of that is held. Cost: O(1)."""
-        there = self.holds(use, amount)
+        if use < self._first:
+            return 0
+        slot = self._amounts[use % self._size]
+        there = min(amount, slot.left)
         if there > 0:
-            self._amounts[use % self._size] -= int(there)
+            slot.left -= there
             self.held -= there
         return there
 
     def holds(self, use: i64, amount: i64) -> i64:
         """How much it holds of so much of a use. Cost: O(1)."""
-        return min(amount, i64(self._amounts[use % self._size])) if use >= self._first else 0
+        return min(amount, self._amounts[use % self._size].left) if use >= self._first else 0
 
 
 class Gate:
