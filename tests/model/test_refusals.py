@@ -179,7 +179,13 @@ def _known(line: Line) -> object:
     turn, places = latest(line), session.places or {}
     told = None if turn is None else (turn.at, turn.end, turn.turns, turn.is_open)
     used = [(at, place.uses, place.last, place.is_open) for at, place in places.items()]
-    return told, used, session.saves and dict(session.saves), session.stairs
+    held: list[tuple[int, int, int]] = []
+    for first in (session.stairs, *session.stretches):
+        stretch = first
+        while stretch is not None:
+            held.append((stretch.start, stretch.end, stretch.use))
+            stretch = stretch.next
+    return told, used, session.saves and dict(session.saves), held
 
 
 def _told(value: Value | None) -> object:

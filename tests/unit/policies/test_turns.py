@@ -199,7 +199,7 @@ def test_a_line_has_one_session() -> None:
     line = Line(None, -1, 0)
     session = session_of(line)
     assert session_of(line) is session is line.policy_state
-    assert (session.turn, session.places, session.saves, session.stairs) == (None, None, None, ())
+    assert (session.turn, session.places, session.saves, session.stairs) == (None, None, None, None)
 
 
 # -- how far the next request shares what a turn added

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.native.chosen import untracked, with_item
-from unified_tree.policies.density.turns import Place, Session, session_of
+from unified_tree.policies.density.turns import Place, Session, Stretch, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,57 +141,71 @@ class Gate:
         self.tokens: i64 = tokens
         self.is_state = tokens == 1
 
-    def holds(self, stretches: tuple[int, ...], start: i64, end: i64) -> bool:
-        """Whether it holds [start, end) of a line. Cost: O(stretches).
-
-        Args:
-            stretches: three numbers each: from where to where a text was used, and by which use.
-        """
+    def holds(self, stretch: Stretch | None, start: i64, end: i64) -> bool:
+        """Whether it holds [start, end) of a line, by the first of its stretches. Cost: O(stretches)."""
         if not self.weight:
             return True
         lacking = end - start
-        for i in range(0, len(stretches), 3):
-            overlap = min(end, i64(stretches[i + 1])) - max(start, i64(stretches[i]))
+        while stretch is not None:
+            overlap = min(end, stretch.end) - max(start, stretch.start)
             amount = overlap * self.weight
-            if overlap > 0 and self.ring.holds(stretches[i + 2], amount) == amount:
+            if overlap > 0 and self.ring.holds(stretch.use, amount) == amount:
                 lacking -= overlap
+            stretch = stretch.next
         return lacking == 0
 
-    def use(self, stretches: tuple[int, ...], start: i64, end: i64, use: i64, most: int) -> tuple[int, ...]:
-        """[start, end) of a line is used; its stretches from then on, the last one first. Cost: O(stretches)."""
-        ring = self.ring
-        left = [int(start), int(end), int(use)]
-        for i in range(0, len(stretches), 3):
-            first, last, earlier = i64(stretches[i]), i64(stretches[i + 1]), i64(stretches[i + 2])
-            if ring.holds(earlier, 1) == 0:  # evicted
+    def use(self, stretch: Stretch | None, start: i64, end: i64, use: i64, most: int) -> Stretch:
+        """[start, end) of a line is used; the first of its stretches from then on. Cost: O(stretches)."""
+        ring, weight = self.ring, self.weight
+        first = last = Stretch(start, end, use, None)
+        count = 1
+        while stretch is not None:
+            at, stretch = stretch, stretch.next
+            if ring.holds(at.use, 1) == 0:  # evicted
                 continue
-            overlap = min(end, last) - max(start, first)
-            if overlap <= 0:
-                left.append(stretches[i])
-                left.append(stretches[i + 1])
-                left.append(stretches[i + 2])
-                continue
-            ring.take(earlier, overlap * self.weight)
-            if first < start:
-                left += (int(first), int(start), int(earlier))
-            if last > end:
-                left += (int(end), int(last), int(earlier))
-        ring.add(use, (end - start) * self.weight)
-        while len(left) > 3 * most:
-            first, last, earlier = left[-3:]
-            ring.take(earlier, (last - first) * self.weight)
-            del left[-3:]
-        return untracked(tuple(left))
+            overlap = min(end, at.end) - max(start, at.start)
+            if overlap > 0:
+                ring.take(at.use, overlap * weight)
+                behind = at.end
+                if at.start < start:
+                    at.end = start
+                    if behind > end:
+                        last.next = last = at
+                        count += 1
+                        at = Stretch(end, behind, at.use, None)
+                elif behind > end:
+                    at.start = end
+                else:
+                    continue
+            last.next = last = at
+            count += 1
+        last.next = None
+        ring.add(use, (end - start) * weight)
+        if count > most:
+            last = first
+            for _ in range(most - 1):
+                assert last.next is not None
+                last = last.next
+            gone, last.next = last.next, None
+            while gone is not None:
+                ring.take(gone.use, (gone.end - gone.start) * weight)
+                gone = gone.next
+        return first
 
-    def lose(self, stretches: tuple[int, ...], use: int) -> tuple[int, ...]:
-        """The stretches of some use go; the rest. Cost: O(stretches)."""
-        left: list[int] = []
-        for i in range(0, len(stretches), 3):
-            if stretches[i + 2] == use:
-                self.ring.take(use, (stretches[i + 1] - stretches[i]) * self.weight)
+    def lose(self, stretch: Stretch | None, use: i64) -> Stretch | None:
+        """The stretches of some use go; the first of the rest. Cost: O(stretches)."""
+        first, before = stretch, None
+        while stretch is not None:
+            if stretch.use != use:
+                before = stretch
             else:
-                left += stretches[i : i + 3]
-        return untracked(tuple(left))
+                self.ring.take(use, (stretch.end - stretch.start) * self.weight)
+                if before is None:
+                    first = stretch.next
+                else:
+                    before.next = stretch.next
+            stretch = stretch.next
+        return first
 
 
 @mypyc_attr(acyclic=True)
@@ -337,7 +351,7 @@ class RecencyShadow:
             session = at.policy_state
             if not isinstance(session, Session):  # inline, for each window of a hit
                 session = session_of(at)
-            stretches = session.stretches or ((),) * len(self.gates)
+            stretches = session.stretches or (None,) * len(self.gates)
             used = gate.use(stretches[i], start, end, use, 2 * self._settings.listed_saves)
             session.stretches = with_item(stretches, i, used)
 
@@ -370,16 +384,21 @@ class RecencyShadow:
                 for at, uses in session.saves.items():
                     if at > begin and self._holds(line, at, uses):
                         return
-            left: list[int] = []
-            at = start
-            for i in range(0, len(session.stairs), 2):
-                last, use = session.stairs[i], session.stairs[i + 1]
+            reached: i64 = start
+            stair, left = session.stairs, None
+            while stair is not None:
+                last = stair.end
                 if last > begin:
-                    self.texts.take(use, (last - max(at, begin)) * self._token_weight)
-                if at < begin:
-                    left += (min(last, begin), use)
-                at = last
-            session.stairs = untracked(tuple(left))
+                    self.texts.take(stair.use, (last - max(reached, begin)) * self._token_weight)
+                if reached < begin:
+                    stair.end = min(last, begin)
+                    left = stair
+                reached = last
+                stair = stair.next
+            if left is None:
+                session.stairs = None
+            else:
+                left.next = None
 
     def _count(self) -> None:
         """One more request."""
@@ -403,42 +422,59 @@ class RecencyShadow:
     def _used(self, line: Line, end: int, use: i64, steps: int) -> int:
         """All of a text up to `end` is used; how far recency holds it, from its beginning."""
         session = session_of(line)
-        stairs = session.stairs
-        if stairs and stairs[1] == use and stairs[0] >= end:
+        stair = session.stairs
+        if stair is not None and stair.use == use and stair.end >= end:
             return end  # by the same use
         start = max(0, line.fork)
         above = start
         if line.parent is not None and steps < self._settings.cost_steps:
             above = self._used(line.parent, min(start, end), use, steps + 1)
-        held = at = start
-        left: list[int] = [end, int(use)]
-        for i in range(0, len(stairs), 2):
-            last, earlier = stairs[i], stairs[i + 1]
-            if at < end:
-                amount = min(last, end) - at
-                there = self.texts.take(earlier, amount * self._token_weight) // self._token_weight
+        texts, weight = self.texts, self._token_weight
+        limit: i64 = end
+        held: i64 = start
+        at: i64 = start
+        longer: Stretch | None = None  # the first one that ends behind this use
+        while stair is not None:
+            last = stair.end
+            if at < limit:
+                there = texts.take(stair.use, (min(last, limit) - at) * weight) // weight
                 if held == at:
-                    held += int(there)
-            if last > end:
-                first = max(at, end)
+                    held += there
+            if last > limit:
+                if longer is None:
+                    longer = stair
+                first = max(at, limit)
                 if held == first:
-                    held += int(self.texts.holds(earlier, (last - first) * self._token_weight) // self._token_weight)
-                left.append(last)
-                left.append(earlier)
+                    held += texts.holds(stair.use, (last - first) * weight) // weight
             at = max(at, last)
+            stair = stair.next
         if above < start:
             held = 0
         if session.saves is not None and held < at:
-            self._lost_behind(session, held)
+            self._lost_behind(session, int(held))
         if end > start:
-            self.texts.add(use, (end - start) * self._token_weight)
-            if len(left) > 2 * self._settings.listed_uses:  # the last but one is forgotten: the last has what it had
-                last, earlier = left[-4:-2]
-                before = left[-6] if len(left) > 4 else start
-                self.texts.add(left[-1], self.texts.take(earlier, (last - before) * self._token_weight))
-                del left[-4:-2]
-            session.stairs = untracked(tuple(left))
-        return min(held, end) if above >= start else above
+            texts.add(use, (limit - start) * weight)
+            session.stairs = Stretch(start, limit, use, longer)
+            self._bound(session, start)
+        return int(min(held, limit)) if above >= start else above
+
+    def _bound(self, session: Session, start: i64) -> None:
+        """Forget the last but one of too many stairs: the last has what it had. Cost: O(listed_uses)."""
+        before: Stretch | None = None
+        left: Stretch | None = None
+        last = session.stairs
+        assert last is not None
+        count = 1
+        while last.next is not None:
+            before, left, last = left, last, last.next
+            count += 1
+        if left is not None and count > self._settings.listed_uses:
+            begin = start if before is None else before.end
+            self.texts.add(last.use, self.texts.take(left.use, (left.end - begin) * self._token_weight))
+            if before is None:
+                session.stairs = last
+            else:
+                before.next = last
 
     def _lost_behind(self, session: Session, length: int) -> None:
         """Boundaries of a line behind a length have left with their text. Cost: O(listed_saves²)."""
@@ -474,7 +510,7 @@ class RecencyShadow:
             for at, start, end in _pieces(line, max(0, length - gate.tokens), length):
                 session = at.policy_state
                 stretches = session.stretches if isinstance(session, Session) else ()
-                if not gate.holds(stretches[i] if stretches else (), start, end):
+                if not gate.holds(stretches[i] if stretches else None, start, end):
                     return False
         return True
 

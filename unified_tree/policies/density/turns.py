@@ -293,14 +293,34 @@ class Places:
 
 
 @mypyc_attr(acyclic=True)
+class Stretch:
+    """A part of a text, and its last use. Those of a text are linked, so that compiled code makes no numbers into objects.
+
+    Attributes:
+        start, end: in tokens. Of stairs only the end counts: each begins where the one before ends.
+        use: its number.
+        next: the one behind it; None for the last.
+    """
+
+    __slots__ = ("end", "next", "start", "use")
+
+    def __init__(self, start: i64, end: i64, use: i64, following: Stretch | None) -> None:
+        self.start = start
+        self.end = end
+        self.use = use
+        self.next = following
+
+
+@mypyc_attr(acyclic=True)
 class Session:
     """What a line has of the learned order: `Line.policy_state`.
 
     Attributes:
         turn: the last turn of the session that has the line's text; None if there was none.
         places: by length, those of the last uses; None for none.
-        saves: by length, the last uses of each boundary that recency might hold; None for none. stretches: see `Gate`.
-        stairs: up to where the text was used, and by which use: two numbers each, the longest and oldest last.
+        saves: by length, the last uses of each boundary that recency might hold; None for none.
+        stretches: by kind, where windows were used, the last use first; empty for nowhere. See `Gate`.
+        stairs: up to where the text was used, and by which use, the longest and oldest last; None for nowhere.
     """
 
     __slots__ = ("places", "saves", "stairs", "stretches", "turn")
@@ -309,8 +329,8 @@ class Session:
         self.turn: Turn | None = None
         self.places: dict[int, Place] | None = None
         self.saves: dict[int, tuple[int, ...]] | None = None
-        self.stretches: tuple[tuple[int, ...], ...] = ()
-        self.stairs: tuple[int, ...] = ()
+        self.stretches: tuple[Stretch | None, ...] = ()
+        self.stairs: Stretch | None = None
 
 
 def session_of(line: Line) -> Session:
