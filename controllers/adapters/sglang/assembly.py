@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import torch
@@ -41,6 +43,26 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 logger = logging.getLogger(__name__)
+COMPUTED_BY: Final = (
+    "dtype",
+    "quantization",
+    "quantization_param_path",
+    "torchao_config",
+    "json_model_override_args",
+    "model_impl",
+    "revision",
+    "speculative_draft_model_quantization",
+    "speculative_draft_model_revision",
+)
+"""SGLang's arguments that change what the same files compute. Those of the pages are in their format."""
+UNSET: Final = (None, "", "auto", "{}")
+
+
+def config_digest(arguments: Any) -> str:
+    """A digest of the arguments by which the files of a model compute other states; empty where all are SGLang's defaults."""
+    given = {name: getattr(arguments, name, None) for name in COMPUTED_BY}
+    given = {name: value for name, value in given.items() if value not in UNSET}
+    return sha256(json.dumps(given, sort_keys=True, default=repr).encode()).hexdigest() if given else ""
 
 
 class TierBuilder:
@@ -137,6 +159,7 @@ class TierBuilder:
             components=tree.components,
             tensor_parallel=self._ranks.own.count,
             rank=self._ranks.place,
+            config_digest=config_digest(self._arguments),
         )
         host_pages = self.page_counts(tree.components, pools)
         self._memory = self._memory or host_memory(self._tensors, host_pages)

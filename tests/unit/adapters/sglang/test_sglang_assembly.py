@@ -24,6 +24,7 @@ from unified_tree.controllers.adapters.sglang.request_keys import RequestKeys
 from unified_tree.controllers.adapters.sglang.settings import MissSettings, Settings
 from unified_tree.controllers.adapters.sglang.tiers import stream_engine
 from unified_tree.controllers.counters.cache_counters import CacheCounters
+from unified_tree.controllers.pools.format_header import format_headers
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
 from unified_tree.declare.page_format import PageFormat, Part
@@ -35,12 +36,12 @@ STORE = {"engine": "file", "capacity_bytes": 1 << 22}
 class Cache(StoreAnswers):
     """A cache with a host tier, or without one."""
 
-    def __init__(self, settings: dict[str, Any], *, has_host: bool = True, group: Any = None) -> None:
+    def __init__(self, settings: dict[str, Any], *, has_host: bool = True, group: Any = None, **given: Any) -> None:
         allocator: Any = SlotAllocator(PAGES, SIZE)
         allocator.get_kvcache = lambda: kv.attention((PAGES + 1) * SIZE, 2)
         arguments = SimpleNamespace(
             hicache_size=0, hicache_ratio=1.0, hicache_write_policy="write_through", hicache_storage_prefetch_policy="timeout",
-            served_model_name="model", model_path="model", weight_version="1", dcp_size=1,
+            served_model_name="model", model_path="model", weight_version="1", dcp_size=1, **given,
         )  # fmt: skip
         params = SimpleNamespace(
             tp_cache_group=group, attn_tp_cache_group=object(), attn_cp_size=1, pp_size=1, pp_rank=0, page_size=SIZE,
@@ -90,6 +91,36 @@ def test_all_ranks_that_serve_the_same_requests_agree(monkeypatch: pytest.Monkey
     group = object()
     Cache({}, group=group).close()
     assert asked == [group, group]
+
+
+def header(**given: Any) -> bytes:
+    """What the keys of a server's stored pages begin with."""
+    cache = Cache({}, **given)
+    assert cache._builder is not None and cache._builder._model is not None
+    found = format_headers(cache._builder._model, None)[FULL].encode()
+    cache.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"quantization": "fp8"},
+        {"json_model_override_args": '{"rope_scaling": {"factor": 4.0}}'},
+        {"dtype": "float16"},
+        {"revision": "v2"},
+        {"speculative_draft_model_quantization": "fp8"},
+    ],
+    ids=str,
+)
+def test_servers_that_compute_other_states_of_the_same_files_share_no_page(given: dict[str, str]) -> None:
+    assert header(**given) != header()
+    assert header(**given) == header(**given)
+
+
+def test_the_defaults_of_the_engine_leave_the_keys_of_a_store_as_they_were() -> None:
+    defaults = {"dtype": "auto", "quantization": None, "json_model_override_args": "{}", "torchao_config": ""}
+    assert header(**defaults) == header()
 
 
 def has_store(cache: Cache) -> bool:
