@@ -95,7 +95,7 @@ def test_rates_that_only_fall_are_worth_ever_less(chances: list[float]) -> None:
         lowest = min(lowest, chance / width)
         rates.append(lowest)
     hazard = [rate * width / (1 + rate * width / 2) for rate, width in zip(rates, AGE_WIDTHS.tolist(), strict=True)]
-    worth = gittins(np.array(hazard)).tolist()
+    worth = gittins(np.array([hazard]))[0].tolist()
     assert worth == pytest.approx(rates, rel=1e-4)
     assert lows_of(worth) == []
 
@@ -110,7 +110,7 @@ def test_the_index_is_the_best_slope_to_any_later_age(seed: int) -> None:
         answers.append(answers[-1] + left * chance)
         time.append(time[-1] + (left + 1 - answers[-1]) / 2 * width)
     best = [max((answers[b] - answers[a]) / (time[b] - time[a]) for b in range(a + 1, AGES + 1)) for a in range(AGES)]
-    assert gittins(np.array(hazard)).tolist() == pytest.approx(best)
+    assert gittins(np.array([hazard]))[0].tolist() == pytest.approx(best)
 
 
 def test_answers_that_come_at_a_constant_rate_are_worth_that_rate() -> None:

@@ -66,7 +66,12 @@ def bin_of(age: i64) -> i64:
     [0, 0, 1, 2, 3, 4, 56]
     """
     bits: i64 = 0
-    while age >> bits:
+    left = age
+    while left >= 256:
+        left >>= 8
+        bits += 8
+    while left > 0:
+        left >>= 1
         bits += 1
     at: i64 = i64(FIRST_BINS[min(bits, len(FIRST_BINS) - 1)]) - 1
     limit = float(age)
@@ -147,9 +152,9 @@ class Survival:
         numpy but for the first slice.
         """
         count = len(self._turns)
-        at = np.array([turn.at for turn in self._turns], np.int64)
-        after = np.array([-1 if turn.by is None else turn.by.gap for turn in self._turns], np.int64)
-        features = np.array([turn.features for turn in self._turns], np.int64)
+        at = np.fromiter([turn.at for turn in self._turns], np.int64, count)  # twice as fast as `np.array`
+        after = np.fromiter([-1 if turn.by is None else turn.by.gap for turn in self._turns], np.int64, count)
+        features = np.fromiter([turn.features for turn in self._turns], np.int64, count)
         yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)
@@ -173,16 +178,17 @@ class Survival:
         shares = _shares(of, is_back, is_known, groups)
         yield
         came, there = _came_and_there(of * AGES + bins, is_back, groups)
-        worths = []
-        for i in range(groups):
+        share = shares[:, np.newaxis]
+        due = share * np.diff(answered) / np.maximum(1.0 - share * answered[:-1], 1e-9)
+        worths = gittins((came + EXPECTED_OF_GROUP * due) / (there + EXPECTED_OF_GROUP))
+        falls: list[bool] = np.all(np.diff(worths) <= 0, axis=1).tolist()
+        lows: list[list[int]] = []
+        for worth in worths.tolist():
             yield
-            due = shares[i] * np.diff(answered) / np.maximum(1.0 - shares[i] * answered[:-1], 1e-9)
-            worths.append(gittins((came[i] + EXPECTED_OF_GROUP * due) / (there[i] + EXPECTED_OF_GROUP)))
+            lows.append(lows_of(worth))
         self._weights, self._cuts = weights.tolist(), cuts.tolist()
         self.shares = shares.tolist()
-        self._worth = [worth.tolist() for worth in worths]
-        self._lows = [lows_of(worth) for worth in self._worth]
-        self._falls = [bool((np.diff(worth) <= 0).all()) for worth in worths]
+        self._worth, self._lows, self._falls = worths.tolist(), lows, falls
         self._epoch += 1
 
 
@@ -196,9 +202,10 @@ def _weigh(
     """In slices: what each bin of each figure says, as a logarithm, shape [FEATURES, BINS]; and what others sum up to."""
     share = (is_back.sum() + 1) / (is_known.sum() + 2)
     weights, odds = np.zeros((FEATURES, BINS)), np.zeros(len(others))
+    known, back = features[is_known], features[is_back]
     for i in range(FEATURES):
-        seen = np.bincount(_bins_of(features[is_known], i), minlength=BINS)
-        answers = np.bincount(_bins_of(features[is_back], i), minlength=BINS)
+        seen = np.bincount(_bins_of(known, i), minlength=BINS)
+        answers = np.bincount(_bins_of(back, i), minlength=BINS)
         part = np.clip((answers + EXPECTED_OF_BIN * share) / (seen + EXPECTED_OF_BIN), 0.001, 0.999)
         weights[i] = np.log(part / (1 - part)) - log(share / (1 - share))
         odds += weights[i][_bins_of(others, i)]
@@ -246,17 +253,18 @@ def _came_and_there(cell: Numbers, is_back: Flags, groups: int) -> tuple[Numbers
 
 
 def gittins(hazard: Figures) -> Figures:
-    """What is worth waiting for at each age, in answers a tick, from the hazards of each; both of shape [AGES].
+    """What is worth waiting for at each age, in answers a tick, from the hazards of each; both of shape [groups, AGES].
 
     From an age on to some later one answers come, and time passes for those that still wait; the best of all later ages
-    counts. Cost: O(AGES²) in numpy.
+    counts. Cost: O(groups AGES²) in numpy.
     """
-    waiting = np.concatenate([[1.0], np.cumprod(1.0 - np.clip(hazard, 0.0, MOST))])
-    held = np.concatenate([[0.0], np.cumsum((waiting[:-1] + waiting[1:]) / 2 * AGE_WIDTHS)])
-    answers = waiting[:, np.newaxis] - waiting
-    time = held - held[:, np.newaxis]
+    first = np.zeros((len(hazard), 1))
+    waiting = np.concatenate([first + 1.0, np.cumprod(1.0 - np.clip(hazard, 0.0, MOST), 1)], 1)
+    held = np.concatenate([first, np.cumsum((waiting[:, :-1] + waiting[:, 1:]) / 2 * AGE_WIDTHS, 1)], 1)
+    answers = waiting[:, :, np.newaxis] - waiting[:, np.newaxis]
+    time = held[:, np.newaxis] - held[:, :, np.newaxis]
     rate = np.divide(answers, time, out=np.zeros_like(time), where=time > 0)
-    best: Figures = rate.max(1)[:AGES]
+    best: Figures = rate.max(2)[:, :AGES]
     return best
 
 
