@@ -346,14 +346,17 @@ class RecencyShadow:
 
     def _use_window(self, line: Line, i: int, use: i64, resumed: int, length: int) -> None:
         """A use of a kind has its window before a boundary. Cost: O(lines of it, listed_saves)."""
-        gate = self.gates[i]
-        for at, start, end in _pieces(line, max(0, resumed - gate.tokens), length):
-            session = at.policy_state
-            if not isinstance(session, Session):  # inline, for each window of a hit
-                session = session_of(at)
+        gate, most = self.gates[i], 2 * self._settings.listed_saves
+        start: i64 = max(i64(0), i64(resumed) - gate.tokens)
+        end: i64 = length
+        while True:
+            session, begin = session_of(line), max(i64(0), i64(line.fork))
             stretches = session.stretches or (None,) * len(self.gates)
-            used = gate.use(stretches[i], start, end, use, 2 * self._settings.listed_saves)
+            used = gate.use(stretches[i], max(begin, start), end, use, most)
             session.stretches = with_item(stretches, i, used)
+            if start >= begin or line.parent is None:
+                break
+            line, end = line.parent, begin
 
     def _branched(self, line: Line, text: int, would: int) -> None:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
@@ -506,13 +509,23 @@ class RecencyShadow:
             if gate.is_state:
                 if gate.ring.holds(uses[i], gate.weight) < gate.weight:
                     return False
-                continue
-            for at, start, end in _pieces(line, max(0, length - gate.tokens), length):
-                session = at.policy_state
-                stretches = session.stretches if isinstance(session, Session) else ()
-                if not gate.holds(stretches[i] if stretches else None, start, end):
-                    return False
+            elif not self._holds_window(line, i, length):
+                return False
         return True
+
+    def _holds_window(self, line: Line, i: int, length: int) -> bool:
+        """Whether it holds all of a kind's window before a boundary. Cost: O(lines of it, listed_saves)."""
+        gate = self.gates[i]
+        start: i64 = max(i64(0), i64(length) - gate.tokens)
+        end: i64 = length
+        while True:
+            session, begin = line.policy_state, max(i64(0), i64(line.fork))
+            stretches = session.stretches if isinstance(session, Session) else ()
+            if not gate.holds(stretches[i] if stretches else None, max(begin, start), end):
+                return False
+            if start >= begin or line.parent is None:
+                return True
+            line, end = line.parent, begin
 
     def _resumable(self, line: Line | None, length: int) -> int:
         """The longest boundary that recency holds, up to a length; it is used."""
@@ -531,14 +544,3 @@ class RecencyShadow:
             length = min(length, begin)
             line = line.parent
         return 0
-
-
-def _pieces(line: Line, start: i64, end: i64) -> list[tuple[Line, int, int]]:
-    """The lines that own [start, end) of a text, and what of it; the last one first. Cost: O(lines)."""
-    found: list[tuple[Line, int, int]] = []
-    while True:
-        begin = max(0, i64(line.fork))
-        found.append((line, int(max(begin, start)), int(end)))
-        if start >= begin or line.parent is None:
-            return found
-        line, end = line.parent, begin
