@@ -185,7 +185,12 @@ def _known(line: Line) -> object:
         while stretch is not None:
             held.append((stretch.start, stretch.end, stretch.use))
             stretch = stretch.next
-    return told, used, session.saves and dict(session.saves), held
+    saves: list[tuple[int, tuple[int, ...]]] = []
+    save = session.saves
+    while save is not None:
+        saves.append((save.length, save.uses))
+        save = save.next
+    return told, used, saves, held
 
 
 def _told(value: Value | None) -> object:

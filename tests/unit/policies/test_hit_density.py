@@ -17,7 +17,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.nodes.node import Value
 from unified_tree.nodes.order import SPARE
 from unified_tree.policies.density.hit_density import FIRST_LEARNED, HitDensity
-from unified_tree.policies.density.turns import Stretch, session_of
+from unified_tree.policies.density.turns import Save, Stretch, session_of
 from unified_tree.policies.eviction_policy import EvictionPolicy
 from unified_tree.policies.tree_view import TreeView
 from unified_tree.state.pool import Pool
@@ -25,9 +25,9 @@ from unified_tree.state.pool import Pool
 WINDOW = swa(4)
 
 
-def stretches(first: Stretch | None) -> list[Stretch]:
+def linked(first: Save | Stretch | None) -> list[Save | Stretch]:
     """Those that are linked, from the first one on."""
-    found: list[Stretch] = []
+    found: list[Save | Stretch] = []
     while first is not None:
         found.append(first)
         first = first.next
@@ -442,8 +442,8 @@ def test_what_is_remembered_is_bounded() -> None:
     lines = [node.line for node in server.cache.tree.state.nodes if node.line is not None]
     sessions = [session_of(line) for line in lines]
     assert max(len(session.places or ()) for session in sessions) == 2
-    assert max(len(session.saves or ()) for session in sessions) == 2
-    assert max(len(stretches(session.stairs)) for session in sessions) == 2
+    assert max(len(linked(session.saves)) for session in sessions) == 2
+    assert max(len(linked(session.stairs)) for session in sessions) == 2
 
 
 def words(tree: UnifiedTree) -> str:

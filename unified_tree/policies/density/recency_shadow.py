@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.native.chosen import untracked, with_item
-from unified_tree.policies.density.turns import Place, Session, Stretch, session_of
+from unified_tree.policies.density.turns import Place, Save, Session, Stretch, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -334,15 +334,17 @@ class RecencyShadow:
         self._list(line, length, untracked(tuple(uses)))
 
     def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
-        """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it. Cost: O(1)."""
+        """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it.
+        Cost: O(listed_saves).
+        """
         session = session_of(line)
-        saves = session.saves
-        if saves is None:
-            saves = session.saves = {}
-        saves.pop(length, None)
-        if len(saves) >= self._settings.listed_saves:
-            del saves[next(iter(saves))]
-        saves[length] = uses
+        _take_out(session, length)
+        last = session.saves = Save(length, uses, session.saves)
+        for _ in range(self._settings.listed_saves - 1):
+            if last.next is None:
+                return
+            last = last.next
+        last.next = None
 
     def _use_window(self, line: Line, i: int, use: i64, resumed: int, length: int) -> None:
         """A use of a kind has its window before a boundary. Cost: O(lines of it, listed_saves)."""
@@ -367,8 +369,10 @@ class RecencyShadow:
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
         session = line.owner(length).policy_state
-        if isinstance(session, Session) and session.saves is not None:
-            self._lose(session, session.saves.pop(length, ()))
+        if isinstance(session, Session):
+            save = _take_out(session, length)
+            if save is not None:
+                self._lose(session, save.uses)
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
@@ -383,10 +387,11 @@ class RecencyShadow:
             end = start
             if not isinstance(session, Session):
                 return
-            if session.saves is not None:
-                for at, uses in session.saves.items():
-                    if at > begin and self._holds(line, at, uses):
-                        return
+            save = session.saves
+            while save is not None:
+                if save.length > begin and self._holds(line, int(save.length), save.uses):
+                    return
+                save = save.next
             reached: i64 = start
             stair, left = session.stairs, None
             while stair is not None:
@@ -481,10 +486,12 @@ class RecencyShadow:
 
     def _lost_behind(self, session: Session, length: int) -> None:
         """Boundaries of a line behind a length have left with their text. Cost: O(listed_saves²)."""
-        assert session.saves is not None
-        for at in list(session.saves):
-            if at > length:
-                self._lose(session, session.saves.pop(at))
+        save = session.saves
+        while save is not None:
+            if save.length > length:
+                _take_out(session, save.length)
+                self._lose(session, save.uses)
+            save = save.next
 
     def _lose(self, session: Session, uses: tuple[int, ...]) -> None:
         """The windows and states of these last uses of a boundary go. Cost: O(kinds, listed_saves)."""
@@ -499,7 +506,10 @@ class RecencyShadow:
     def _uses(line: Line, length: int) -> tuple[int, ...] | None:
         """The last uses of a boundary of a line; none if recency has not saved it, None if the tree has not."""
         session = line.policy_state
-        return session.saves.get(length) if isinstance(session, Session) and session.saves is not None else None
+        save = session.saves if isinstance(session, Session) else None
+        while save is not None and save.length != length:
+            save = save.next
+        return None if save is None else save.uses
 
     def _holds(self, line: Line, length: int, uses: tuple[int, ...]) -> bool:
         """Whether it holds all windows and states of a boundary, by its last uses. Cost: O(lines of them, listed_saves)."""
@@ -535,12 +545,29 @@ class RecencyShadow:
             session, begin = line.policy_state, max(0, line.fork)
             if isinstance(session, Session) and session.saves is not None:
                 longest = 0
-                for at, uses in reversed(session.saves.items()):  # the last one is mostly the longest
-                    if longest < at <= length and self._holds(line, at, uses):
-                        longest = at
+                save: Save | None = session.saves
+                while save is not None:
+                    if longest < save.length <= length and self._holds(line, int(save.length), save.uses):
+                        longest = int(save.length)
+                    save = save.next
                 if longest:
                     self._use(line, longest, longest)
                     return longest
             length = min(length, begin)
             line = line.parent
         return 0
+
+
+def _take_out(session: Session, length: i64) -> Save | None:
+    """Take a boundary out of those of a session; None if it is not among them. Cost: O(listed_saves)."""
+    before: Save | None = None
+    save = session.saves
+    while save is not None and save.length != length:
+        before, save = save, save.next
+    if save is None:
+        return None
+    if before is None:
+        session.saves = save.next
+    else:
+        before.next = save.next
+    return save

@@ -312,13 +312,31 @@ class Stretch:
 
 
 @mypyc_attr(acyclic=True)
+class Save:
+    """A boundary of a text. Those of a text are linked, as `Stretch` is.
+
+    Attributes:
+        length: in tokens.
+        uses: its last use of each kind; none if recency has not saved it.
+        next: the one behind it; None for the last.
+    """
+
+    __slots__ = ("length", "next", "uses")
+
+    def __init__(self, length: i64, uses: tuple[int, ...], following: Save | None) -> None:
+        self.length = length
+        self.uses = uses
+        self.next = following
+
+
+@mypyc_attr(acyclic=True)
 class Session:
     """What a line has of the learned order: `Line.policy_state`.
 
     Attributes:
         turn: the last turn of the session that has the line's text; None if there was none.
         places: by length, those of the last uses; None for none.
-        saves: by length, the last uses of each boundary that recency might hold; None for none.
+        saves: the boundaries that recency might hold, the one used last first; None for none.
         stretches: by kind, where windows were used, the last use first; empty for nowhere. See `Gate`.
         stairs: up to where the text was used, and by which use, the longest and oldest last; None for nowhere.
     """
@@ -328,7 +346,7 @@ class Session:
     def __init__(self) -> None:
         self.turn: Turn | None = None
         self.places: dict[int, Place] | None = None
-        self.saves: dict[int, tuple[int, ...]] | None = None
+        self.saves: Save | None = None
         self.stretches: tuple[Stretch | None, ...] = ()
         self.stairs: Stretch | None = None
 
