@@ -152,7 +152,7 @@ class Survival:
         numpy but for the first slice.
         """
         count = len(self._turns)
-        at = np.fromiter([turn.at for turn in self._turns], np.int64, count)  # twice as fast as `np.array`
+        at = np.fromiter([turn.at for turn in self._turns], np.int64, count)  # faster than `np.array`
         after = np.fromiter([-1 if turn.by is None else turn.by.gap for turn in self._turns], np.int64, count)
         features = np.fromiter([turn.features for turn in self._turns], np.int64, count)
         yield
