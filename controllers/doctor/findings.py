@@ -125,7 +125,7 @@ NEW = (
         "That is normal for new questions. If whole prompts should agree, look for a date or an id near `Miss.begin`.",
     ),
 )
-"""What new prompts say. They are findings only where they cost most."""
+"""Rules on new prompts, which are findings only where these cost most."""
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
@@ -307,7 +307,7 @@ def _never_saved(figures: Figures) -> Iterator[Finding]:
 
 
 def _new(figures: Figures) -> Iterator[Finding]:
-    """No prompt had these tokens before, and nothing costs more."""
+    """Tokens that no earlier prompt had, where nothing costs more."""
     most = max(figures.misses.values(), default=0)
     for rule in NEW:
         if figures.misses.get(rule.label, 0) == most:

@@ -245,7 +245,7 @@ def test_a_namespace_that_is_no_string_has_no_version(namespace: Any) -> None:
 # `acquire` compared each checkpoint with all before it: ten thousand took 0.7 seconds.
 
 
-def test_checkpoints_cost_what_they_are_many() -> None:
+def test_of_many_checkpoints_the_deepest_are_saved() -> None:
     cache = PrefixCache(KINDS, 1)
     lengths = list(range(1, 20_001))
     with cache.acquire(Key(np.arange(20_000)), [*lengths, *lengths]) as lease:

@@ -205,9 +205,9 @@ def find_misses(
         unloaded: why what the host has was not loaded, if it was not.
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         in_flight: the prompts under way; None if nobody knows.
-        loss: what a fault of a store kept from the prompt; None for nothing. What the store had listed, now or before, is lost
-            to the fault, whatever else is known of it. Any other token for which the store did not answer is lost to the fault
-            where nothing else is known.
+        loss: the part of the prompt that a fault of a store withheld; None for nothing. Tokens that the store had listed, now
+            or before, are lost to the fault, whatever else is known of them. Any other token for which the store did not answer
+            is lost to the fault where nothing else is known.
     """
     ghosts = state.ghosts
     assert ghosts is not None

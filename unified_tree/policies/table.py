@@ -187,7 +187,16 @@ class Guarded(Standard):
         return admitted
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return self._ranked("rank", value)
+        ranked = self._ranked("rank", value)
+        self._check_score(value)
+        return ranked
+
+    def _check_score(self, value: Value) -> None:
+        """A failure, and a score of 0, if the policy has stored what is no number; compiled, its own method fails then."""
+        score: object = value.score
+        if not isinstance(score, int | float):
+            value.score = 0.0
+            self._failed(f"the score {repr_of(score)} is no number")
 
     def _ranked(self, name: str, value: Value) -> tuple[float, float]:
         """What a method of the policy ranks a value by; below all others if that is no number."""
@@ -252,6 +261,7 @@ class Guarded(Standard):
 
     def touched(self, value: Value) -> None:
         self._tell("touched", value)
+        self._check_score(value)
 
     def placed(self, value: Value) -> None:
         self._tell("placed", value)

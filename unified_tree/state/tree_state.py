@@ -437,10 +437,7 @@ class TreeState:
                 above.touched = value.touched
                 above.policy_state = value.policy_state
             above.priority = max(above.priority, value.priority)
-            try:
-                above.score = max(above.score, value.score)
-            except Exception:  # interpreted, a custom policy may have put there what is no number
-                above.score = 0.0
+            above.score = max(above.score, value.score)
             above.hits += value.hits
             if (tier or self.layout.owner_of[component] == component) and not (above.locks or above.children):
                 self.pools(tier)[component].add_evictable(above)

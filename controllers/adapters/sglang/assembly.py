@@ -45,17 +45,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 COMPUTED_BY: Final = (
     "dtype",
+    "load_format",
     "quantization",
     "quantization_param_path",
-    "torchao_config",
+    "modelopt_quant",
+    "rl_quant_profile",
     "json_model_override_args",
     "model_impl",
     "revision",
+    "speculative_draft_load_format",
     "speculative_draft_model_quantization",
     "speculative_draft_model_revision",
 )
-"""SGLang's arguments that change what the same files compute. Those of the pages are in their format."""
-UNSET: Final = (None, "", "auto", "{}")
+"""SGLang's arguments that change the states that the same files compute. Those of the pages are in their format."""
+UNSET: Final = (None, "auto", "{}")
 
 
 def config_digest(arguments: Any) -> str:

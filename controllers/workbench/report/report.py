@@ -176,7 +176,7 @@ def _advice(rows: Sequence[RowResult], changes: Sequence[Change]) -> str:
 
 
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int], split_name: str = "") -> None:
-    """What is replayed on what, how memory is split, and how fast everything is taken to be.
+    """Print the workload, the model, the splits of memory, and the rates that the replay assumes.
 
     Args:
         split_name: of the device's split.

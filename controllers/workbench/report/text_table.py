@@ -278,7 +278,7 @@ def print_device_split(
     page_counts: Mapping[str, int],
     split_name: str = "",
 ) -> None:
-    """How the device budget is split, and what the other pools take from the path's; the split may have a name."""
+    """Print the split of the device budget, and the room that the other pools leave the path; the split may have a name."""
     page_bytes = composition.pool_page_bytes()
     lines = []
     for component in composition.components:

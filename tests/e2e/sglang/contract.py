@@ -17,10 +17,12 @@ FLAGS = {
     "exec_": ("ExecMamba",),
     "lora": ("Lora",),
     "memory": ("Memory",),
+    "model": ("Model",),
     "parallel": ("Parallel",),
     "schedule": ("Schedule",),
+    "spec": ("Spec",),
 }
-"""The groups of SGLang's options among which those are that concern a cache."""
+"""The groups of SGLang's options among which those are that concern a cache, and the states that a model computes."""
 INTERFACE = Interface(
     engine="SGLang",
     package="sglang",

@@ -88,6 +88,7 @@ def test_a_score_that_is_no_number_breaks_no_call() -> None:
         serve(cache, list(range(first, first + 4)))
         serve(cache, list(range(first, first + 8)))
         assert cache.tree.check() == []
+    assert cache.stats().policy.failures > 0
 
 
 def test_what_only_the_cache_may_do_with_a_lease_is_not_public() -> None:

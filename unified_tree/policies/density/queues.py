@@ -165,7 +165,7 @@ class Worth:
         kind, what, tokens = queue >> KIND_SHIFT, queue >> WEIGHT_BITS & WHAT_MASK, WEIGHTS[queue & WEIGHT_MASK]
         said = KINDS[kind]
         if kind == EARLIER:
-            said += f", resumed from {self._counts[1] / self._counts[0]:.2g} times as often as that"
+            said += f", resumed from {self._counts[1] / self._counts[0]:.1%} as often as that"
         if kind in (SESSION, EARLIER) and what < len(self.turns.shares):
             said += f", and {self.turns.shares[what]:.0%} of sessions like it go on"
         elif kind == PLACE:

@@ -41,7 +41,7 @@ TRIED_AGAIN: Final = 0.5
 
 @mypyc_attr(acyclic=True)
 class Amount:
-    """What is left of a use; an object of its own, because compiled code counts in it without making numbers into objects."""
+    """The rest of a use; an object of its own, because compiled code counts in it without making numbers into objects."""
 
     __slots__ = ("left",)
 

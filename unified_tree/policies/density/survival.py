@@ -253,7 +253,7 @@ def _came_and_there(cell: Numbers, is_back: Flags, groups: int) -> tuple[Numbers
 
 
 def gittins(hazard: Figures) -> Figures:
-    """What is worth waiting for at each age, in answers a tick, from the hazards of each; both of shape [groups, AGES].
+    """The worth of waiting at each age, in answers a tick, from the hazards of each; both of shape [groups, AGES].
 
     From an age on to some later one answers come, and time passes for those that still wait; the best of all later ages
     counts. Cost: O(groups AGES²) in numpy.

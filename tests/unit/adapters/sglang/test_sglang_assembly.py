@@ -94,7 +94,7 @@ def test_all_ranks_that_serve_the_same_requests_agree(monkeypatch: pytest.Monkey
 
 
 def header(**given: Any) -> bytes:
-    """What the keys of a server's stored pages begin with."""
+    """The header by which the keys of a server's stored pages begin."""
     cache = Cache({}, **given)
     assert cache._builder is not None and cache._builder._model is not None
     found = format_headers(cache._builder._model, None)[FULL].encode()
@@ -119,7 +119,7 @@ def test_servers_that_compute_other_states_of_the_same_files_share_no_page(given
 
 
 def test_the_defaults_of_the_engine_leave_the_keys_of_a_store_as_they_were() -> None:
-    defaults = {"dtype": "auto", "quantization": None, "json_model_override_args": "{}", "torchao_config": ""}
+    defaults = {"dtype": "auto", "quantization": None, "json_model_override_args": "{}", "model_impl": "auto"}
     assert header(**defaults) == header()
 
 
