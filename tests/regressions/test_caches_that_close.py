@@ -40,9 +40,9 @@ def test_a_cache_closes_while_ranks_still_agree() -> None:
         tiered.serve(text)
         tiered.cache.poll()
     first, second = tiered.engine.open
-    tiered.engine._land(first)
+    tiered.engine.land_one(first)
     tiered.cache.poll()
-    tiered.engine._land(second)
+    tiered.engine.land_one(second)
     tiered.cache.close()
     tiered.end()
 

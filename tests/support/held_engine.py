@@ -56,7 +56,7 @@ class HeldEngine:
         """Everything open arrives, or what goes in these directions."""
         for direction in directions or tuple(EffectKind):
             for ticket in self.tickets(direction):
-                self._land(ticket)
+                self.land_one(ticket)
 
     def land_layer(self, ticket: int, layer_id: int) -> None:
         """One layer of a load arrives."""
@@ -65,7 +65,8 @@ class HeldEngine:
                 self._movers[copy.component].load_layers((layer_id,), copy.source, copy.target)
         self._landed[ticket].add(layer_id)
 
-    def _land(self, ticket: int) -> None:
+    def land_one(self, ticket: int) -> None:
+        """One open transfer arrives."""
         transfer = self.open[ticket]
         for copy in transfer.copies:
             mover = self._movers[copy.component]
@@ -112,7 +113,7 @@ class HeldEngine:
         """See TransferEngine.wait."""
         self.waited.append(ticket)
         if ticket in self.open:
-            self._land(ticket)
+            self.land_one(ticket)
 
     def drain(self) -> None:
         """See TransferEngine.drain."""
