@@ -187,6 +187,7 @@ class OpenTransfers:
         self._open: dict[int, OpenTransfer] = {}
         self._queue: list[OpenTransfer] = []
         self._unfinished: list[Any] = []
+        self._to_finish: list[tuple[OpenTransfer, str | None]] = []
         self._closed = False
 
     def __len__(self) -> int:
@@ -274,6 +275,8 @@ class OpenTransfers:
             self._ranks.tick()
 
     def _apply_completions(self) -> None:
+        if self._to_finish:  # a call was interrupted
+            self._finish_next()
         completions = self._poll_engine()
         if completions or self._unfinished:
             self._unfinished += completions  # each stays here until it is applied, should a call be interrupted
@@ -367,31 +370,47 @@ class OpenTransfers:
         opened.stage = ENDED
 
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
-        """Finish a transfer that has ended on all ranks, once its dependencies are finished. Idempotent."""
-        if opened.ticket not in self._open:
-            return
+        """Finish a transfer that has ended on all ranks, once its dependencies are finished, and those that waited for it.
+        Idempotent.
+        """
+        self._to_finish.append((opened, error))
+        self._finish_next()
+
+    def _finish_next(self) -> None:
+        """Finish what has ended, the last first. What dependents of one are, dependents of these may be: hence no recursion."""
+        pending = self._to_finish
+        while pending:
+            opened, error = pending[-1]  # it stays there until it is finished, should a call be interrupted
+            if opened.ticket not in self._open or self._stands_on_open(opened, error):
+                del pending[-1]
+                continue
+            try:
+                self._open.pop(opened.ticket, None)
+                opened.effect.transfer = None
+                if not self._is_single_rank:
+                    boundary = opened.effect.boundary
+                    self._ranks.record(f"{boundary.node} {boundary.length} {error is None}")
+                self._finished(opened, error)
+            except BaseException:
+                self._open.pop(opened.ticket, None)
+                opened.effect.transfer = None
+                self._interrupted(opened, error)
+                raise
+            finally:
+                if opened.above is not None:
+                    pending.extend(reversed(opened.above))
+                    opened.above = None
+
+    def _stands_on_open(self, opened: OpenTransfer, error: str | None) -> bool:
+        """Whether a transfer stands on one that is open; then it is finished after that one."""
         for other in opened.effect.after:
             below = other.transfer
             if isinstance(below, OpenTransfer):
                 if below.above is None:
                     below.above = []
                 below.above.append((opened, error))
-                return
-        try:
-            self._open.pop(opened.ticket, None)
-            opened.effect.transfer = None
-            if not self._is_single_rank:
-                boundary = opened.effect.boundary
-                self._ranks.record(f"{boundary.node} {boundary.length} {error is None}")
-            self._finished(opened, error)
-        except BaseException:
-            self._open.pop(opened.ticket, None)
-            opened.effect.transfer = None
-            self._interrupted(opened, error)
-            raise
-        if opened.above is not None:
-            for above, its_error in opened.above:
-                self._finish(above, its_error)
+                return True
+        return False
 
     def close(self) -> None:
         """Stop the engine, without waiting for other ranks. Transfers without a completion end as cancelled."""

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from held_engine import Tiered
+from held_engine import HeldEngine, Tiered
 from kinds import FULL, MAMBA, swa
+from page_memory import PageMemory
 
-from unified_tree import Component
+from unified_tree import Component, Key
+from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.counters.observers import CacheObserver
 from unified_tree.nodes.effect import EffectKind
 
 
@@ -107,6 +110,22 @@ def test_a_poll_that_starts_twice_the_backups_of_one_chain_takes_twice_as_long(k
     assert lines[2] - lines[1] <= 2.1 * (lines[1] - lines[0])
 
 
+def test_backups_of_a_long_chain_that_end_from_its_end_on_are_all_applied() -> None:
+    engine = HeldEngine(PageMemory([FULL]).movers())
+    cache = PrefixCache([FULL], 1, host=HostTier(engine=engine))
+    with cache.acquire(Key(range(1500)), reserve_tokens=1500) as lease:
+        for end in range(1, 1501):
+            cache.commit(lease, end)
+    cache.poll()
+    assert len(engine.open) == 1500
+    for ticket in reversed(engine.tickets(EffectKind.BACKUP)):
+        engine.fail(ticket) if ticket == 1000 else engine.land_one(ticket)
+    cache.poll()
+    assert cache.stats().host_pools["full"].tree == 999
+    assert cache.stats().drops == {"backup failed": 1}
+    cache.close()
+
+
 def test_a_backup_that_fails_is_made_again_for_the_next_boundary_above_it() -> None:
     tiered = Tiered([FULL], max_backup_share=1.0)
     for end in (2, 4, 6):
@@ -121,4 +140,33 @@ def test_a_backup_that_fails_is_made_again_for_the_next_boundary_above_it() -> N
     assert sum(copy.source.size for copy in tiered.engine.open[last].copies) == 2, "the first page again, and its own"
     tiered.settle()
     assert tiered.on_host() == 1, "what stood on the failed one ended before it was made again"
+    tiered.end()
+
+
+class Interrupts(CacheObserver):
+    """Interrupts the call in which a copy ends, once."""
+
+    is_due = True
+
+    def moved(self, *_: object) -> None:
+        if self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+
+
+def test_what_waited_for_a_backup_whose_end_was_interrupted_ends_with_the_next_poll() -> None:
+    tiered = Tiered([FULL], max_backup_share=1.0)
+    for end in (2, 4):
+        tiered.publish("abcd"[:end])
+    tiered.cache.poll()
+    first, second = tiered.engine.tickets(EffectKind.BACKUP)
+    tiered.engine.land_one(second)
+    tiered.cache.poll()
+    tiered.engine.land_one(first)
+    tiered.cache.observers.add(Interrupts())
+    with pytest.raises(KeyboardInterrupt):
+        tiered.cache.poll()
+    tiered.cache.poll()
+    assert tiered.cache.controller is not None
+    assert not tiered.cache.controller.is_busy
     tiered.end()
