@@ -16,6 +16,7 @@ from unified_tree.components.kinds import is_token_path
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component, validate_components
 from unified_tree.declare.page_format import ContextShard, PageFormat
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -49,9 +50,9 @@ class Composition:
     def __post_init__(self) -> None:
         validate_components(self.components, self.page_size)
         if type(self.tensor_parallel) is not int or self.tensor_parallel <= 0:
-            raise ConfigurationError(f"tensor_parallel must be a positive integer, not {self.tensor_parallel!r}")
+            raise ConfigurationError(f"tensor_parallel must be a positive integer, not {repr_of(self.tensor_parallel)}")
         if self.rank is not None and (type(self.rank) is not int or not 0 <= self.rank < self.tensor_parallel):
-            raise ConfigurationError(f"rank must be one of 0 … {self.tensor_parallel - 1}, not {self.rank!r}")
+            raise ConfigurationError(f"rank must be one of 0 … {self.tensor_parallel - 1}, not {repr_of(self.rank)}")
 
     def with_formats(self, formats: Mapping[str, PageFormat]) -> Composition:
         """The same composition with other page formats: for an engine with its own layout, or for components written by hand
@@ -103,7 +104,7 @@ class Composition:
         (ContextShard(index=1, count=4, interleave=1), 4)
         """
         if type(ranks) is not int or ranks <= 0:
-            raise ConfigurationError(f"with_context_parallel: ranks must be a positive integer, not {ranks!r}")
+            raise ConfigurationError(f"with_context_parallel: ranks must be a positive integer, not {repr_of(ranks)}")
         kept = {component.name: component.format for component in self.components}
         formats = {}
         for name in names:
@@ -263,11 +264,13 @@ class BudgetPolicy:
         for name in ("tokens_between_boundaries", "running_requests"):
             value = getattr(self, name)
             if type(value) is not int or value <= 0:
-                raise ConfigurationError(f"split_budget: {name} must be a positive integer, not {value!r}")
+                raise ConfigurationError(f"split_budget: {name} must be a positive integer, not {repr_of(value)}")
         if self.request_tokens is not None and (type(self.request_tokens) is not int or self.request_tokens <= 0):
-            raise ConfigurationError(f"split_budget: request_tokens must be a positive integer, not {self.request_tokens!r}")
+            raise ConfigurationError(
+                f"split_budget: request_tokens must be a positive integer, not {repr_of(self.request_tokens)}"
+            )
         if not 0 <= self.min_path_share <= 1:
-            raise ConfigurationError(f"split_budget: min_path_share must be from 0 to 1, not {self.min_path_share!r}")
+            raise ConfigurationError(f"split_budget: min_path_share must be from 0 to 1, not {repr_of(self.min_path_share)}")
 
 
 def split(
@@ -281,7 +284,7 @@ def split(
 ) -> dict[str, int]:
     """Page counts by owner, within `device_bytes`. See `Composition.split_budget`. Cost: O(owners · log pages)."""
     if type(device_bytes) is not int or device_bytes <= 0:
-        raise ConfigurationError(f"split_budget: device_bytes must be a positive integer, not {device_bytes!r}")
+        raise ConfigurationError(f"split_budget: device_bytes must be a positive integer, not {repr_of(device_bytes)}")
     empty = [c.name for c in owners if not page_bytes[c.name]]
     if empty:
         raise ConfigurationError(f"split_budget: {empty[0]}: page_bytes is 0, so no number of pages can be proposed")
@@ -343,7 +346,9 @@ def _checked_page_counts(page_counts: Mapping[str, int], owners: Sequence[Compon
         if name not in names:
             raise ConfigurationError(f"split_budget: page_counts names {name!r}; the pools are {', '.join(names)}")
         if type(count) is not int or count <= 0:
-            raise ConfigurationError(f"split_budget: page_counts[{name!r}] must be a positive integer, not {count!r}")
+            raise ConfigurationError(
+                f"split_budget: page_counts[{repr_of(name)}] must be a positive integer, not {repr_of(count)}"
+            )
     return dict(page_counts)
 
 

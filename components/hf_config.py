@@ -27,6 +27,7 @@ from unified_tree.components.families.table import RULES
 from unified_tree.components.families.unknown import read_unknown, way_out
 from unified_tree.components.serving import Serving, dtype_name, index_dtype_name, kv_dtype_name
 from unified_tree.inputs.given_files import shown
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
@@ -107,9 +108,9 @@ def from_hf_config(
     values, origin = _load(config)
     for parameter, value in (("page_size", page_size), ("tensor_parallel", tensor_parallel)):
         if value is not None and (type(value) is not int or value <= 0):
-            raise ConfigurationError(f"{parameter} must be a positive integer, not {value!r}")
+            raise ConfigurationError(f"{parameter} must be a positive integer, not {repr_of(value)}")
     if rank is not None and (type(rank) is not int or not 0 <= rank < tensor_parallel):
-        raise ConfigurationError(f"rank must be one of 0 … {tensor_parallel - 1}, not {rank!r}")
+        raise ConfigurationError(f"rank must be one of 0 … {tensor_parallel - 1}, not {repr_of(rank)}")
     fields = _fields(_without(values, ignore), origin)
     found = serving_dtypes(values, fields, kv_dtype)
     serving = Serving(
@@ -150,7 +151,7 @@ def _listed(names: Sequence[str]) -> str:
 def _without(values: Mapping[str, Any], ignore: Sequence[str]) -> Mapping[str, Any]:
     """The config without the fields to ignore, nested ones by dotted names. Raises ConfigurationError for a missing one."""
     if isinstance(ignore, str):
-        raise ConfigurationError(f"ignore must be a list of fields, not {ignore!r}")
+        raise ConfigurationError(f"ignore must be a list of fields, not {repr_of(ignore)}")
     for name in ignore:
         kept, found = _dropped(values, str(name))
         if not found:
@@ -237,7 +238,7 @@ def _draft(
         return 0
     if isinstance(draft, int):
         if isinstance(draft, bool) or draft < 0:
-            raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {draft!r}")
+            raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {repr_of(draft)}")
         return draft
     values = block_draft(_load(draft)[0])
     model = from_hf_config(values, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)

@@ -22,6 +22,7 @@ from unified_tree.components.composition import Composition
 from unified_tree.components.composition_file import SUFFIXES, described, is_description, read_file
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
 from unified_tree.inputs.extensions import find_extension, known_names
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, UnifiedTreeError
 
 ENTRY_POINT_GROUP = "unified_tree.models"
@@ -120,5 +121,5 @@ def composition_for(
     except (Exception, SystemExit) as error:  # anybody's function
         raise ConfigurationError(f"the factory of model {name!r} cannot make it: {type(error).__name__}: {error}") from error
     if not isinstance(made, Composition):
-        raise ConfigurationError(f"the factory of model {name!r} must return a Composition, not {made!r}")
+        raise ConfigurationError(f"the factory of model {name!r} must return a Composition, not {repr_of(made)}")
     return made

@@ -15,7 +15,7 @@ from unified_tree.declare.keys import Key, checked_key, checked_limit
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Tenants
 from unified_tree.eviction import evicting
-from unified_tree.inputs.arguments import checked_resident, flag, integer, integers, request_priority
+from unified_tree.inputs.arguments import checked_resident, flag, integer, integers, items, request_priority
 from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.inserting import insert
 from unified_tree.locks.locks import Locks
@@ -24,10 +24,18 @@ from unified_tree.misses.causes import misses
 from unified_tree.misses.explain import Explanation, explain
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.native.chosen import coarse_monotonic_s
+from unified_tree.nodes.node import Receipt
 from unified_tree.policies.table import made_policy, policy_factory
 from unified_tree.state.tree_state import TreeState
-from unified_tree.terms.errors import ConfigurationError, InsertError, InvalidKeyError, PageError, ReceiptError
-from unified_tree.terms.results import Boundary, checked_boundary
+from unified_tree.terms.errors import (
+    ConfigurationError,
+    InsertError,
+    InvalidKeyError,
+    PageError,
+    ReceiptError,
+    UnifiedTreeError,
+)
+from unified_tree.terms.results import Boundary, Match, checked_boundary
 from unified_tree.terms.tier import Tier
 from unified_tree.transfers.transfers import Transfers
 
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
     from unified_tree.misses.causes import Miss
-    from unified_tree.nodes.node import Receipt
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard
     from unified_tree.policies.tree_view import TreeView
@@ -94,8 +101,8 @@ class UnifiedTree:
         tenants: Tenants | None = None,
     ) -> None:
         components = validate_components(components, page_size)
-        page_counts = validate_device_pools(page_counts or {}, budget, components)
-        host_page_counts = validate_host_pools(host_page_counts or {}, host_budget, components)
+        page_counts = validate_device_pools({} if page_counts is None else page_counts, budget, components)
+        host_page_counts = validate_host_pools({} if host_page_counts is None else host_page_counts, host_budget, components)
         factory = policy_factory(policy)
         self._policy_name = policy if isinstance(policy, str) else None
 
@@ -105,6 +112,10 @@ class UnifiedTree:
         counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
         if tenants is not None and not isinstance(tenants, Tenants):
             raise ConfigurationError(f"tenants must be a Tenants, not {repr_of(tenants)}")
+        if settings is not None and not isinstance(settings, TreeSettings):
+            raise ConfigurationError(f"settings must be a TreeSettings, not {repr_of(settings)}")
+        if not callable(time_s):
+            raise ConfigurationError(f"time_s must be a function, not {repr_of(time_s)}")
         bounds = settings or TreeSettings()
         self._state = TreeState(components, page_size, counts, budgets, make_policy, bounds, time_s, tenants)
         self._locks = Locks(self._state)
@@ -151,7 +162,7 @@ class UnifiedTree:
         Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
         """
         checked_key(key)
-        return matching.match(self._state, key, checked_limit(key, limit), touch=touch)
+        return matching.match(self._state, key, checked_limit(key, limit), touch=flag(touch, "touch", UnifiedTreeError))
 
     def touch(self, boundary: Boundary) -> None:
         """Refresh the recency of what a boundary needs on device, as a match that ends there does, without looking at tokens.
@@ -193,6 +204,8 @@ class UnifiedTree:
 
     def unlock(self, receipt: Receipt) -> None:
         """Release a receipt. Raises ReceiptError if it was released before or belongs to another tree."""
+        if not isinstance(receipt, Receipt):
+            raise ReceiptError(f"a Receipt is needed, not {repr_of(receipt)}")
         if receipt.locks is not None and receipt.locks is not self._locks:
             raise ReceiptError(f"{receipt} belongs to another tree")
         receipt.release()
@@ -239,13 +252,17 @@ class UnifiedTree:
             checked_key(key)
         if after is not None:
             after = checked_boundary(after)
+        states = {} if states is None else states
+        for name, given in (("pages", pages), ("states", states)):
+            if not isinstance(given, Mapping):
+                raise InsertError(f"{name} must be a mapping by component, not {repr_of(given)}")
         return insert(
             self._state,
             key,
             pages,
-            states or {},
+            states,
             after,
-            without,
+            items(without, "without", InsertError),
             request_priority(priority, InsertError),
             repeatable=flag(repeatable, "repeatable", InsertError),
             keeps_spare=flag(keep_spare, "keep_spare", InsertError),
@@ -310,8 +327,11 @@ class UnifiedTree:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.
 
         No match finds it from now on, and its boundaries are stale; its locks stay until they are released. Its pages stay in
-        the tree until `evict`, which frees them first, or `reclaim` frees them. Cost: O(1).
+        the tree until `evict`, which frees them first, or `reclaim` frees them. Raises ConfigurationError for a namespace that
+        is not a string. Cost: O(1).
         """
+        if namespace is not None and not isinstance(namespace, str):
+            raise ConfigurationError(f"a namespace is named by a string, not by {repr_of(namespace)}")
         self._state.retire(namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
@@ -378,9 +398,12 @@ class UnifiedTree:
         behind the hit; else as a match.
         """
         checked_key(key)
+        if not isinstance(match, Match):
+            raise UnifiedTreeError(f"a Match is needed, not {repr_of(match)}")
+        known = match.device.length if resumed is None else integer(resumed, "resumed", UnifiedTreeError)
         if self._state.ghosts is None or not key.length:
             return []
-        return misses(self._state, key, match, match.device.length if resumed is None else resumed, unloaded, None)
+        return misses(self._state, key, match, known, unloaded, None)
 
     def explain(self, key: Key) -> Explanation:
         """Which component lost how much of this key, on which tier. Changes nothing. Cost: a few matches."""
@@ -403,7 +426,7 @@ class UnifiedTree:
 
         Cost: O(tree).
         """
-        return dump(self._state, tokens=tokens)
+        return dump(self._state, tokens=flag(tokens, "tokens", UnifiedTreeError))
 
     def owner_of_page(self, component: str, page: int, tier: Tier = Tier.DEVICE) -> tuple[Boundary, Key] | None:
         """The owner of a page: a boundary that ends with it, and the key up to there; None if the tree does not own it.

@@ -261,9 +261,10 @@ class Lease:
 
     def next_stop(self, computed_tokens: Any) -> int | None:  # unchecked: compiled code would refuse numpy's integers
         """The first length after `computed_tokens` at which a run must stop to save a state or a window; None if there is none.
-        Cost: O(`save_at`).
+        Raises LeaseError for what is no number of tokens. Cost: O(`save_at`).
         """
-        return next((length for length in self.save_at if length > computed_tokens and length not in self.saved), None)
+        computed = integer(computed_tokens, "computed_tokens", LeaseError)
+        return next((length for length in self.save_at if length > computed and length not in self.saved), None)
 
     def pages(self, component: Any, first_page: Any = 0) -> NDArray[np.int64]:  # unchecked, as `next_stop`
         """The page ids of a component by page index, from index `first_page` on, int64; -1 for pages before a window.

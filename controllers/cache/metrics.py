@@ -14,7 +14,7 @@ from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Sample
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.counters.cache_counters import totals_of
 from unified_tree.controllers.counters.latency import BOUNDS_S as LATENCY_BOUNDS_S
-from unified_tree.inputs.printable import printable
+from unified_tree.inputs.printable import printable, repr_of
 from unified_tree.memory.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
@@ -79,7 +79,7 @@ class CacheCollector:
         self, stats: Callable[[], CacheStats], labels: Mapping[str, str] | None = None, aliases: Sequence[str] = ()
     ) -> None:
         if isinstance(aliases, str) or any(engine not in ALIASES for engine in aliases):
-            raise ConfigurationError(f"aliases are a list of engines out of {', '.join(ALIASES)}, not {aliases!r}")
+            raise ConfigurationError(f"aliases are a list of engines out of {', '.join(ALIASES)}, not {repr_of(aliases)}")
         self._stats = stats
         self._labels = _checked(labels or {})
         self._aliases: list[Alias] = [alias for engine in dict.fromkeys(aliases) for alias in ALIASES[engine]]
@@ -308,10 +308,10 @@ class CacheCollector:
 def _checked(labels: Mapping[str, object]) -> dict[str, str]:
     """Labels of the embedder's own, which no scrape fails by. Raises ConfigurationError."""
     if not isinstance(labels, Mapping):
-        raise ConfigurationError(f"labels must be a mapping from names to values, not {labels!r}")
+        raise ConfigurationError(f"labels must be a mapping from names to values, not {repr_of(labels)}")
     for name in labels:
         if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name.startswith("__"):
-            raise ConfigurationError(f"a label's name must be letters, digits and underscores, not {name!r}")
+            raise ConfigurationError(f"a label's name must be letters, digits and underscores, not {repr_of(name)}")
         if name in OWN_LABELS:
             raise ConfigurationError(f"the label {name!r} is the collector's own: call yours otherwise")
     return {name: printable(str(value)) for name, value in labels.items()}

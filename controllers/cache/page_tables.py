@@ -176,11 +176,8 @@ class PageTables:
         needs = self.needs(page_count, without)
         if needs:
             self._device.reserve(needs)
-            try:
-                for name in needs:
-                    self._tables[name].cover(page_count)
-            except MemoryError as error:
-                raise OutOfPagesError(f"there is no memory for page tables of {page_count} pages") from error
+            for name in needs:
+                self._tables[name].cover(page_count)
             self._extend(needs, page_count)
         return needs
 
@@ -452,6 +449,8 @@ MIN_ROOM: Final = 256
 ROOM_PART: Final = 16
 """A table has room for so many pages behind the prompt, or for the sixteenth part of those of the prompt."""
 NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
+FEW: Final = 1 << 20
+"""Up to so many page ids numpy fills an array more slowly than a bytearray."""
 GIVEN_UP: Final = 1 << 40
 """All three numbers of a table that was given up: it holds nothing, and needs no page up to here."""
 
@@ -563,11 +562,13 @@ class PageTable:
         self._note(self.first_held, self.private_from, size + 1)
 
     def cover(self, size: int) -> None:
-        """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
+        """Have room for the indices below `size`. Raises OutOfPagesError with nothing changed if there is no memory."""
         if size > self._ids.size:
             before = self._ids.size
-            unset = bytearray(b"\xff") * (max(size, 2 * before, self._expected) * PAGE_ID_BYTES)  # -1 in each place
-            grown: NDArray[np.int64] = np.frombuffer(unset, INT64)
+            try:
+                grown = _unset(max(size, 2 * before, self._expected))
+            except MemoryError as error:
+                raise OutOfPagesError(f"there is no memory for page tables of {size} pages") from error
             grown[:before] = self._ids
             self._ids = grown
 
@@ -622,3 +623,10 @@ class PageTable:
         size = max(size, first_held)
         self._ids[size:held] = -1
         self._note(first_held, self.private_from, min(size, held))
+
+
+def _unset(count: int) -> NDArray[np.int64]:
+    """So many times -1. Raises MemoryError."""
+    if count <= FEW:
+        return np.frombuffer(bytearray(b"\xff") * (count * PAGE_ID_BYTES), INT64)
+    return np.full(count, -1, INT64)  # a bytearray for which there is no memory prints an error beside the one that it raises

@@ -27,7 +27,7 @@ from unified_tree.controllers.counters.cache_counters import CacheCounters
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.pages.shared_tier_pages import tier_pages
-from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
+from unified_tree.controllers.ranks.rank_agreement import CONSENSUS_METHODS, MultiRank, SingleRank
 from unified_tree.controllers.weights.weights import Weights
 from unified_tree.declare.keys import Key, checked_key, not_a_key
 from unified_tree.declare.settings import TreeSettings
@@ -133,6 +133,9 @@ class PrefixCache:
         for name, given, kind in (("host", host, HostTier), ("settings", settings, TreeSettings)):
             if given is not None and not isinstance(given, kind):
                 raise ConfigurationError(f"{name} must be a {kind.__name__}, not {repr_of(given)}")
+        lacking = [] if ranks is None else [name for name in CONSENSUS_METHODS if not callable(getattr(ranks, name, None))]
+        if lacking:
+            raise ConfigurationError(f"ranks must be a Consensus; {repr_of(ranks)} has no method {', '.join(lacking)}")
         self.tree = UnifiedTree(
             components,
             page_size,

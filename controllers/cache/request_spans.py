@@ -17,7 +17,7 @@ from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.counters.observers import OBSERVER_FAILED, CacheObserver, ObservedRequest
 from unified_tree.inputs.arguments import integer, is_hashable
-from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.inputs.printable import printable, repr_of, traceback_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RequestSpans(CacheObserver):
 
     def __init__(self, cache: PrefixCache, *, tracer: Tracer | None = None, max_prefetches: int = 8192) -> None:
         if tracer is not None and not isinstance(tracer, Tracer):
-            raise ConfigurationError(f"tracer must be an OpenTelemetry Tracer, not {tracer!r}")
+            raise ConfigurationError(f"tracer must be an OpenTelemetry Tracer, not {repr_of(tracer)}")
         self._max_prefetches = integer(max_prefetches, "max_prefetches", ConfigurationError, minimum=1)
         self._cache = cache
         self._spans = QuietSpans(

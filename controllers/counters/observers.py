@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from unified_tree.inputs.extensions import find_extension
-from unified_tree.inputs.printable import printable, traceback_of
+from unified_tree.inputs.printable import printable, repr_of, traceback_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def check_observers(given: object) -> None:
     if not isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in given.values()):
         raise ConfigurationError(
             'observers must name each with its settings, such as {"record": {"directory": "/var/log/traces"}}, '
-            f"not {given!r}"
+            f"not {repr_of(given)}"
         )
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.pages.block_tables import BlockTables
 from unified_tree.inputs.arguments import flag, integer, number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.pages.block_tables import BlockTables
     from unified_tree.controllers.transfer_engines import TransferEngine
     from unified_tree.declare.block_budget import BlockBudget
 
@@ -120,17 +121,21 @@ class HostTier:
     def __post_init__(self) -> None:
         lacking = [name for name in ENGINE_METHODS if not callable(getattr(self.engine, name, None))]
         if lacking:
-            raise ConfigurationError(f"engine must be a TransferEngine; {self.engine!r} has no method {', '.join(lacking)}")
+            raise ConfigurationError(
+                f"engine must be a TransferEngine; {repr_of(self.engine)} has no method {', '.join(lacking)}"
+            )
         if not isinstance(self.write_policy, WritePolicy):
-            raise ConfigurationError(f"write_policy must be a WritePolicy, not {self.write_policy!r}")
+            raise ConfigurationError(f"write_policy must be a WritePolicy, not {repr_of(self.write_policy)}")
         if not isinstance(self.page_counts, Mapping):
-            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {self.page_counts!r}")
+            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {repr_of(self.page_counts)}")
         if not isinstance(self.load_cost, LoadCost):
-            raise ConfigurationError(f"load_cost must be a LoadCost, not {self.load_cost!r}")
+            raise ConfigurationError(f"load_cost must be a LoadCost, not {repr_of(self.load_cost)}")
+        if self.tables is not None and not isinstance(self.tables, BlockTables):
+            raise ConfigurationError(f"tables must be BlockTables, not {repr_of(self.tables)}")
         if self.tables is not None and self.tables.budget != self.budget:
             raise ConfigurationError(f"tables must be those of the budget, {self.budget}, not of {self.tables.budget}")
         counts = {
-            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, minimum=1)
+            name: integer(count, f"page_counts[{repr_of(name)}]", ConfigurationError, minimum=1)
             for name, count in self.page_counts.items()
         }
         self._set("page_counts", counts)  # the caller's own mapping may change

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.inputs.arguments import INT64
+from unified_tree.inputs.printable import repr_of
 from unified_tree.state.page_set import MAX_PAGES, PageSet
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError, PageError
 
@@ -46,7 +47,7 @@ class PageAllocator:
 
     def __init__(self, name: str, page_count: Any) -> None:  # unchecked: compiled code would refuse in its own words
         if page_count is not None and (type(page_count) is not int or page_count <= 0):
-            raise ConfigurationError(f"{name}: a pool needs a positive number of pages, not {page_count!r}")
+            raise ConfigurationError(f"{name}: a pool needs a positive number of pages, not {repr_of(page_count)}")
         self.name = name
         self.page_count: int | None = page_count
         self._unused = 0  # ids from here on were never handed out

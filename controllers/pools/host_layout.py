@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class HostPlacement:
 def place(page_format: PageFormat, page_count: int, layout: HostLayout, trailer_bytes: int) -> HostPlacement:
     """Lay out a pool. Raises ConfigurationError for a trailer that is no integer of zero or more. Cost: O(parts)."""
     if type(trailer_bytes) is not int or trailer_bytes < 0:
-        raise ConfigurationError(f"{page_format.component}: trailer_bytes must be zero or more, not {trailer_bytes!r}")
+        raise ConfigurationError(f"{page_format.component}: trailer_bytes must be zero or more, not {repr_of(trailer_bytes)}")
     layers, slots = len(page_format.layer_ids), page_format.slots_per_page
     parts: dict[str, PartPlace] = {}
     offset = 0

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 RESERVE_BYTES = 256 << 20
@@ -45,7 +46,7 @@ def check_host_memory(
         root: see `host_memory_available`.
     """
     if type(reserve_bytes) is not int or reserve_bytes < 0:
-        raise ConfigurationError(f"{component}: reserve_bytes must be an integer of zero or more, not {reserve_bytes!r}")
+        raise ConfigurationError(f"{component}: reserve_bytes must be an integer of zero or more, not {repr_of(reserve_bytes)}")
     available = host_memory_available(root)
     if size_bytes + reserve_bytes > available:
         raise ConfigurationError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, host_page_bytes
 from unified_tree.declare.block_budget import BlockBudget
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ def _budget(
     sizes = composition.pool_page_bytes()
     if device_page_counts is None or device_page_counts.keys() != sizes.keys():
         raise ConfigurationError(
-            f"propose_page_counts: host_ratio needs the device_page_counts of {', '.join(sizes)}, not {device_page_counts!r}"
+            f"propose_page_counts: host_ratio needs the device_page_counts of {', '.join(sizes)}, "
+            f"not {repr_of(device_page_counts)}"
         )
     if type(host_ratio) not in (int, float) or not 0 < host_ratio < float("inf"):
-        raise ConfigurationError(f"propose_page_counts: host_ratio must be a positive number, not {host_ratio!r}")
+        raise ConfigurationError(f"propose_page_counts: host_ratio must be a positive number, not {repr_of(host_ratio)}")
     return int(host_ratio * sum(count * sizes[name] for name, count in device_page_counts.items()))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.tensors import torch
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import PageError
 
 Ids = NDArray[np.int64]
@@ -33,7 +34,7 @@ class PageMoves:
     def __init__(self, component: str, source: Ids, target: Ids, *, source_pages: int, target_pages: int) -> None:
         for name, ids, pages in (("source", source, source_pages), ("target", target, target_pages)):
             if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
-                raise PageError(f"{component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
+                raise PageError(f"{component}: {name} must be a one-dimensional int64 array of page ids, not {repr_of(ids)}")
             if ids.size and (ids.min() < 0 or ids.max() >= pages):
                 raise PageError(f"{component}: {name} names a page outside 0 … {pages - 1} among {ids[:8].tolist()}")
         if source.size != target.size:

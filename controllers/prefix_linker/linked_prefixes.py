@@ -23,6 +23,7 @@ import numpy as np
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import LinkCounters, PrefixLinker, Progress, Span, tokens_of
 from unified_tree.controllers.storage.engine_settings import MAX_BYTES, Bounds, check_number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import spare_from
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
 
@@ -109,7 +110,7 @@ class LinkedPrefixes:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if type(weights_version) is not str:
-            raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
+            raise ConfigurationError(f"weights_version must be a string, not {repr_of(weights_version)}")
         check_number("wait_s", wait_s, float, Bounds(0, math.inf))
         check_number("min_tokens", min_tokens, int, Bounds(1, MAX_BYTES))
         check_number("store_limit", store_limit, int, Bounds(1, MAX_BYTES))

@@ -14,6 +14,7 @@ from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
 
 from unified_tree.controllers.ranks.message import Message, MessageShape
 from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, RankError, RankTimeoutError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class GlooReduction:
     ) -> None:
         for name, value in (("timeout_s", timeout_s), ("join_timeout_s", join_timeout_s)):
             if not 0.001 <= value <= 86_400:
-                raise ConfigurationError(f"{name} must be from a millisecond to a day, not {value!r}")
+                raise ConfigurationError(f"{name} must be from a millisecond to a day, not {repr_of(value)}")
         if not callable(getattr(group, "allreduce", None)):
             raise ConfigurationError(f"not a process group that this rank is in: {group!r}")
         self.rank: int = group.rank()

@@ -43,6 +43,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, DivergenceError
 
 
@@ -70,9 +71,9 @@ class MessageShape:
         for name, step in (("slots", 1), ("candidates", 8), ("completions", 8), ("furthest", 1)):
             value = getattr(self, name)
             if type(value) is not int or value <= 0 or value % step:
-                raise ConfigurationError(f"{name} must be a positive multiple of {step}, not {value!r}")
+                raise ConfigurationError(f"{name} must be a positive multiple of {step}, not {repr_of(value)}")
         if len(set(self.kinds)) != len(self.kinds) or not all(isinstance(kind, str) for kind in self.kinds):
-            raise ConfigurationError(f"kinds must be names that differ, not {self.kinds!r}")
+            raise ConfigurationError(f"kinds must be names that differ, not {repr_of(self.kinds)}")
 
 
 LAYOUT_VERSION = 3

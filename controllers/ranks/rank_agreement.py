@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -126,6 +126,10 @@ class SingleRank:
 
     def close(self) -> None:
         """See RankAgreement.close."""
+
+
+CONSENSUS_METHODS: Final = ("open", "propose", "cancel", "finished", "record", "tick", "close")
+"""Those of a Consensus that are called for each cache."""
 
 
 class MultiRank:

@@ -21,6 +21,7 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class RankWatch:
 
     def __init__(self, rank: int, ranks: int, exchange: Callable[[Seat], list[Seat]], *, timeout_s: float = 30.0) -> None:
         if not 0.001 <= timeout_s <= 86_400:
-            raise ConfigurationError(f"timeout_s must be from a millisecond to a day, not {timeout_s!r}")
+            raise ConfigurationError(f"timeout_s must be from a millisecond to a day, not {repr_of(timeout_s)}")
         self.sent = 0
         self._period_s = min(LONGEST_PERIOD_S, timeout_s / 4)
         self._beats = round(timeout_s / self._period_s)

@@ -32,6 +32,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from unified_tree.controllers.storage.storage_engine import StoredPool
 from unified_tree.inputs.given_files import NotJsonError, parse_json, read_given
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 VARIABLE_PREFIX = "unified_tree__"
@@ -68,7 +69,7 @@ def load_settings(
     """
     if type(engine) is not str or not _NAME.fullmatch(engine):
         raise ConfigurationError(
-            f"an engine's name must be lower-case letters, digits and single underscores between them, not {engine!r}"
+            f"an engine's name must be lower-case letters, digits and single underscores between them, not {repr_of(engine)}"
         )
     variables = os.environ if environment is None else environment
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
@@ -86,7 +87,7 @@ def load_settings(
         for name, value in given.items():
             missing.pop(name, None)
             if name not in known:
-                wrong.append(f"{where} has an unknown setting {name!r}")
+                wrong.append(f"{where} has an unknown setting {repr_of(name)}")
             elif not fits(value, types[name]):
                 wrong.append(f"{name} in {where} must be {named(types[name])}, not {shown(known[name], value)}")
             else:
@@ -197,7 +198,7 @@ def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) 
         elif not fits(value, of):
             wrong.append(f"{field.name} must be {named(of)}, not {shown(field, value)}")
         elif field.name in bounds and isinstance(value, int | float) and value not in bounds[field.name]:
-            wrong.append(f"{field.name} must be {bounds[field.name]}, not {value!r}")
+            wrong.append(f"{field.name} must be {bounds[field.name]}, not {repr_of(value)}")
     if wrong:
         raise ConfigurationError(f"{engine}: {'; '.join(wrong)}")
 
@@ -213,7 +214,7 @@ def _is_text(value: str) -> bool:
 def check_number(name: str, value: object, of: type[int] | type[float], bounds: Bounds) -> None:
     """Raise ConfigurationError for an argument that is not a number of this type and within these bounds."""
     if not fits(value, of) or value not in bounds:  # type: ignore[operator]
-        raise ConfigurationError(f"{name} must be {of.__name__}, {bounds}, not {value!r}")
+        raise ConfigurationError(f"{name} must be {of.__name__}, {bounds}, not {repr_of(value)}")
 
 
 def check_key_prefix(engine: str, prefix: str, signs: str = "-_") -> None:
@@ -230,7 +231,7 @@ def check_address(engine: str, name: str, address: str) -> None:
     try:
         host_and_port(address)
     except ValueError as error:
-        raise ConfigurationError(f"{engine}: {name} must be host:port, as in 10.0.0.7:30001, not {address!r}") from error
+        raise ConfigurationError(f"{engine}: {name} must be host:port, as in 10.0.0.7:30001, not {repr_of(address)}") from error
 
 
 def kinds(of: Any) -> tuple[type, ...]:
@@ -245,7 +246,7 @@ def named(of: Any) -> str:
 
 def shown(field: Field[Any], value: object) -> str:
     """A value in a message; not one that the dataclass keeps out of its representation."""
-    return repr(value) if field.repr else "what it is (a secret)"
+    return repr_of(value) if field.repr else "what it is (a secret)"
 
 
 def fits(value: object, of: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.declare.component import Component
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -44,9 +45,9 @@ class PoolNeed:
 
     def __post_init__(self) -> None:
         if type(self.grid_tokens) is not int or self.grid_tokens <= 0:
-            raise ConfigurationError(f"grid_tokens must be a positive integer, not {self.grid_tokens!r}")
+            raise ConfigurationError(f"grid_tokens must be a positive integer, not {repr_of(self.grid_tokens)}")
         if type(self.window_tokens) is not int or self.window_tokens < int(self.grid_tokens == 1):
-            raise ConfigurationError(f"window_tokens must be a positive integer, not {self.window_tokens!r}")
+            raise ConfigurationError(f"window_tokens must be a positive integer, not {repr_of(self.window_tokens)}")
 
     def first_page(self, length_tokens: int, page_size: int) -> int:
         """The first page that a length, the end of a page, needs."""

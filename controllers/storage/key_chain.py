@@ -26,6 +26,7 @@ import numpy as np
 from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.declare.owners import MARK_SHIFT, SHARED, unmarked
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, InvalidKeyError
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class KeyChain:
 
     def __init__(self, *, page_size: int, weights_version: str, owners: Sequence[str] = ()) -> None:
         if type(page_size) is not int or page_size <= 0:
-            raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
+            raise ConfigurationError(f"page_size must be a positive integer, not {repr_of(page_size)}")
         if type(weights_version) is not str:
-            raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
+            raise ConfigurationError(f"weights_version must be a string, not {repr_of(weights_version)}")
         self.page_size = page_size
         self.weights_version = weights_version
         self._owners = owners
@@ -88,7 +89,9 @@ class KeyChain:
             first_page = -(-key.begin // self.page_size)
             raise InvalidKeyError(f"start_page {start_page!r} is not one of {first_page} … {page_count}")
         if start_page and (type(parent) is not bytes or len(parent) != KEY_BYTES):
-            raise InvalidKeyError(f"the parent of page {start_page} must be a digest of {KEY_BYTES} bytes, not {parent!r}")
+            raise InvalidKeyError(
+                f"the parent of page {start_page} must be a digest of {KEY_BYTES} bytes, not {repr_of(parent)}"
+            )
         root = self.root(key.namespace, bigram=key.bigram)
         digest = root if parent is None else parent
         if not start_page and digest != root:

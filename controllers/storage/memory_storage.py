@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from unified_tree.controllers.storage.engine_settings import BYTES, check_number
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -31,7 +32,9 @@ class MemoryStorage(GuardedStorage):
         check_number("capacity_bytes", capacity_bytes, int, BYTES)
         need = sum(pool.value_bytes for pool in self._pools.values())
         if capacity_bytes < need:
-            raise ConfigurationError(f"capacity_bytes must hold a value of every pool, {need} bytes, not {capacity_bytes!r}")
+            raise ConfigurationError(
+                f"capacity_bytes must hold a value of every pool, {need} bytes, not {repr_of(capacity_bytes)}"
+            )
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._values: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()

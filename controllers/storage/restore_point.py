@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.storage_engine import StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RestorePoint:
             raise ConfigurationError(f"no boundary: {self.length_pages!r} pages, digest {self.chain_digest!r}")
         for digest, pages in self.attested.items():
             if len(digest) != 32 or not 0 < pages <= self.length_pages:
-                raise ConfigurationError(f"a record of {self.length_pages} pages cannot attest {pages!r} of {digest!r}")
+                raise ConfigurationError(f"a record of {self.length_pages} pages cannot attest {pages!r} of {repr_of(digest)}")
 
     def encode(self, size_bytes: int) -> bytes:
         """The record in `size_bytes` bytes, without a trailer. Raises ConfigurationError where it does not fit."""

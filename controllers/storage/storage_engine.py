@@ -15,6 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from unified_tree.controllers.pools.host_layout import HostLayout
+from unified_tree.inputs.arguments import items
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
@@ -43,11 +45,11 @@ class StoredPool:
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name:
-            raise ConfigurationError(f"a stored pool's name must be a non-empty string, not {self.name!r}")
+            raise ConfigurationError(f"a stored pool's name must be a non-empty string, not {repr_of(self.name)}")
         if type(self.format_digest) is not bytes or len(self.format_digest) != KEY_BYTES:
-            raise ConfigurationError(f"{self.name}: format_digest must be {KEY_BYTES} bytes, not {self.format_digest!r}")
+            raise ConfigurationError(f"{self.name}: format_digest must be {KEY_BYTES} bytes, not {repr_of(self.format_digest)}")
         if type(self.value_bytes) is not int or self.value_bytes <= 0:
-            raise ConfigurationError(f"{self.name}: value_bytes must be a positive integer, not {self.value_bytes!r}")
+            raise ConfigurationError(f"{self.name}: value_bytes must be a positive integer, not {repr_of(self.value_bytes)}")
 
     def check_batch(self, keys: Sequence[bytes], pages: Sequence[memoryview], *, writable: bool = False) -> None:
         """Raise PageError for an invalid batch of keys and pages. Cost: O(keys)."""
@@ -66,14 +68,17 @@ class StoredPool:
         """Raise PageError for keys that are not 32 bytes each, or not distinct. Cost: O(keys)."""
         for key in keys:
             if type(key) is not bytes or len(key) != KEY_BYTES:
-                raise PageError(f"{self.name}: a key must be {KEY_BYTES} bytes, not {key!r}")
+                raise PageError(f"{self.name}: a key must be {KEY_BYTES} bytes, not {repr_of(key)}")
         if len(set(keys)) < len(keys):
             raise PageError(f"{self.name}: a key stands twice in one batch")
 
 
 def pools_by_name(pools: Iterable[StoredPool]) -> dict[str, StoredPool]:
     """The pools by their names. Raises ConfigurationError for two of one name or one format, and for none at all."""
-    every = list(pools)
+    every = items(pools, "pools", ConfigurationError)
+    for pool in every:
+        if not isinstance(pool, StoredPool):
+            raise ConfigurationError(f"storage is made for StoredPools, not for {repr_of(pool)}")
     by_name = {pool.name: pool for pool in every}
     if not every or len(by_name) < len(every):
         raise ConfigurationError(f"storage needs pools of different names, not {[pool.name for pool in every]}")

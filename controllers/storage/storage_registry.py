@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.storage.file import FileStorage
 from unified_tree.controllers.storage.memory_storage import MemoryStorage, NullStorage
 from unified_tree.controllers.storage.storage_engine import StorageEngine, StoredPool, check_can_hold
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class StorageRegistry:
     def register(self, name: str, factory: Factory) -> None:
         """Register an engine. Raises ConfigurationError for an empty name, or a factory that cannot be called."""
         if type(name) is not str or not name:
-            raise ConfigurationError(f"a storage engine's name must be a non-empty string, not {name!r}")
+            raise ConfigurationError(f"a storage engine's name must be a non-empty string, not {repr_of(name)}")
         if not callable(factory):
-            raise ConfigurationError(f"the storage engine {name!r} must be opened by a function, not {factory!r}")
+            raise ConfigurationError(f"the storage engine {name!r} must be opened by a function, not {repr_of(factory)}")
         self._factories[name] = factory
 
     def open(self, name: str, pools: Sequence[StoredPool], **options: Any) -> StorageEngine:

@@ -13,7 +13,8 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from unified_tree.terms.errors import words_of
+from unified_tree.inputs.arguments import integer
+from unified_tree.terms.errors import ConfigurationError, words_of
 
 Steps = Generator[float, None, None]
 """What a job is; yields pauses in seconds."""
@@ -73,6 +74,7 @@ class ThreadJobs:
     """
 
     def __init__(self, thread_count: int = 1) -> None:
+        thread_count = integer(thread_count, "thread_count", ConfigurationError, minimum=1)
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="unified_tree-storage")
         self._thread_count = self._idle_threads = thread_count
         self._waiting: deque[Job] = deque()

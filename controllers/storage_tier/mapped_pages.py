@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def mapped_pages(composition: Composition, page_counts: Mapping[str, int]) -> di
         raise ConfigurationError(f"host pages of {sorted(formats)} need a count each, given for {sorted(page_counts)}")
     for name, count in page_counts.items():
         if type(count) is not int or count <= 0:
-            raise ConfigurationError(f"{name}: the number of host pages must be a positive integer, not {count!r}")
+            raise ConfigurationError(f"{name}: the number of host pages must be a positive integer, not {repr_of(count)}")
     size = sum((formats[name].page_bytes + TRAILER_BYTES) * count for name, count in page_counts.items())
     check_host_memory(size, component=", ".join(formats))
     return {name: MappedPages(page_format.page_bytes, page_counts[name]) for name, page_format in formats.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from unified_tree.inputs.arguments import integer, number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -53,7 +54,7 @@ class PrefetchPolicy:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, PrefetchMode):
-            raise ConfigurationError(f"mode must be a PrefetchMode, not {self.mode!r}")
+            raise ConfigurationError(f"mode must be a PrefetchMode, not {repr_of(self.mode)}")
         for name in ("min_tokens", "batch_pages", "room_pages", "max_open", "max_outcomes", "max_failed_pages"):
             integer(getattr(self, name), name, ConfigurationError, minimum=1)
         for name in ("base_s", "per_token_s", "grace_s", "failed_pause_s"):

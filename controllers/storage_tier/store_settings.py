@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ class StoreSettings:
     def of(cls, given: Mapping[str, Any]) -> StoreSettings:
         """The settings in a mapping; what is none of them is an option. Raises ConfigurationError for one that does not fit."""
         if not isinstance(given, Mapping) or not isinstance(given.get("engine"), str):
-            raise ConfigurationError(f'store must name an engine, such as {{"engine": "file", "directory": …}}, not {given!r}')
+            raise ConfigurationError(
+                f'store must name an engine, such as {{"engine": "file", "directory": …}}, not {repr_of(given)}'
+            )
         if not isinstance(given.get("prefetch") or {}, Mapping):
-            raise ConfigurationError(f"store.prefetch must be a mapping, not {given['prefetch']!r}")
+            raise ConfigurationError(f"store.prefetch must be a mapping, not {repr_of(given['prefetch'])}")
         names = _names(cls)
         store = {"options": {key: value for key, value in given.items() if key not in names}, **given}
         return cls(**{key: store[key] for key in store if key in names})
@@ -71,7 +74,7 @@ class StoreSettings:
 def check_names(settings: type, given: object, where: str) -> None:
     """Raise ConfigurationError unless `given` is a mapping with names of a class of settings."""
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{where} must be a mapping, not {given!r}")
+        raise ConfigurationError(f"{where} must be a mapping, not {repr_of(given)}")
     unknown = sorted(set(given) - set(_names(settings)), key=str)
     if unknown:
         raise ConfigurationError(f"{where}: there is no setting {unknown[0]!r}; there are {', '.join(_names(settings))}")

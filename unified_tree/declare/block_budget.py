@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from unified_tree.inputs.arguments import integer
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -42,9 +43,11 @@ class BlockBudget:
         integer(self.block_count, "block_count", ConfigurationError, minimum=1)
         integer(self.block_bytes, "block_bytes", ConfigurationError, minimum=1)
         if not isinstance(self.page_blocks, Mapping) or not self.page_blocks:
-            raise ConfigurationError(f"page_blocks must be a mapping from components to blocks, not {self.page_blocks!r}")
+            raise ConfigurationError(
+                f"page_blocks must be a mapping from components to blocks, not {repr_of(self.page_blocks)}"
+            )
         blocks = {
-            name: integer(count, f"page_blocks[{name!r}]", ConfigurationError, minimum=1)
+            name: integer(count, f"page_blocks[{repr_of(name)}]", ConfigurationError, minimum=1)
             for name, count in self.page_blocks.items()
         }
         object.__setattr__(self, "page_blocks", blocks)  # the caller's own mapping may change
@@ -64,7 +67,8 @@ class BlockBudget:
         Raises ConfigurationError for sizes that are not positive, and where no page of some pool would fit.
         """
         sizes = {
-            name: integer(size, f"page_bytes[{name!r}]", ConfigurationError, minimum=1) for name, size in page_bytes.items()
+            name: integer(size, f"page_bytes[{repr_of(name)}]", ConfigurationError, minimum=1)
+            for name, size in page_bytes.items()
         }
         size_bytes = integer(size_bytes, "size_bytes", ConfigurationError, minimum=1)
         if block_bytes is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.coverage import COVERAGES, Coverage
 from unified_tree.declare.page_format import PageFormat
-from unified_tree.inputs.arguments import flag, number
+from unified_tree.inputs.arguments import flag, items, number
 from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
@@ -50,22 +50,24 @@ class Component:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ConfigurationError(f"a component's name must be a non-empty string, not {self.name!r}")
+            raise ConfigurationError(f"a component's name must be a non-empty string, not {repr_of(self.name)}")
         if type(self.coverage) not in COVERAGES:  # a subclass may mean what the tree does not know
             kinds = ", ".join(kind.__name__ for kind in COVERAGES)
-            raise ConfigurationError(f"{self.name}: coverage must be one of {kinds}, not {self.coverage!r}")
+            raise ConfigurationError(f"{self.name}: coverage must be one of {kinds}, not {repr_of(self.coverage)}")
         flag(self.required, f"{self.name}: required", ConfigurationError)
         number(self.flops_per_token, f"{self.name}: flops_per_token", ConfigurationError)
         if self.shares is not None and not isinstance(self.shares, str):
-            raise ConfigurationError(f"{self.name}: shares must be a component's name or None, not {self.shares!r}")
+            raise ConfigurationError(f"{self.name}: shares must be a component's name or None, not {repr_of(self.shares)}")
         for field in ("tokens_per_slot", "save_grid_tokens"):
             if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
-                raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
+                raise ConfigurationError(
+                    f"{self.name}: {field} must be a positive integer, not {repr_of(getattr(self, field))}"
+                )
         if self.rebuild_tokens is not None and (
             self.coverage.window_tokens is None or type(self.rebuild_tokens) is not int or self.rebuild_tokens <= 0
         ):
             raise ConfigurationError(
-                f"{self.name}: rebuild_tokens must be a positive integer of a window, not {self.rebuild_tokens!r}"
+                f"{self.name}: rebuild_tokens must be a positive integer of a window, not {repr_of(self.rebuild_tokens)}"
             )
         if self.rebuild_tokens is not None and self.rebuild_tokens < (self.coverage.window_tokens or 0):
             raise ConfigurationError(
@@ -73,7 +75,9 @@ class Component:
                 f"{self.coverage.window_tokens}: each of its layers takes that many to become exact"
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
-            raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
+            raise ConfigurationError(
+                f"{self.name}: page_bytes must be an integer of zero or more, not {repr_of(self.page_bytes)}"
+            )
         self._reconcile_format()
 
     def _reconcile_format(self) -> None:
@@ -81,9 +85,9 @@ class Component:
         if self.format is None:
             return
         if not isinstance(self.format, PageFormat):
-            raise ConfigurationError(f"{self.name}: format must be a PageFormat or None, not {self.format!r}")
+            raise ConfigurationError(f"{self.name}: format must be a PageFormat or None, not {repr_of(self.format)}")
         if self.format.component != self.name:
-            raise ConfigurationError(f"{self.name}: was given the format of {self.format.component!r}")
+            raise ConfigurationError(f"{self.name}: was given the format of {repr_of(self.format.component)}")
         if self.page_bytes not in (0, self.format.page_bytes):
             raise ConfigurationError(
                 f"{self.name}: page_bytes is {self.page_bytes}, the format's pages are {self.format.page_bytes} bytes; "
@@ -127,6 +131,8 @@ def _validate_pools(
 
 
 def _validate_counts(page_counts: Mapping[str, int], names: set[str], what: str) -> None:
+    if not isinstance(page_counts, Mapping):
+        raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {repr_of(page_counts)}")
     for name, count in page_counts.items():
         if name not in names:
             raise ConfigurationError(f"page_counts: {repr_of(name)} is not {what}; there are {', '.join(sorted(names))}")
@@ -144,6 +150,7 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     if type(page_size) is not int or page_size <= 0:
         raise ConfigurationError(f"page_size must be a positive integer, not {repr_of(page_size)}")
     by_name: dict[str, Component] = {}
+    components = tuple(items(components, "components", ConfigurationError))
     for component in components:
         if not isinstance(component, Component):
             raise ConfigurationError(f"a tree is made of Components, not of {repr_of(component)}")
@@ -165,7 +172,7 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
             )
         reason = component.coverage.why_not_in(owner.coverage)
         if reason is not None:
-            raise ConfigurationError(f"{component.name}: cannot share the pages of {owner.name!r}: {reason}")
+            raise ConfigurationError(f"{component.name}: cannot share the pages of {repr_of(owner.name)}: {reason}")
         if component.required and not owner.required:
             raise ConfigurationError(f"{component.name}: is required but shares the pages of the optional {owner.name!r}")
     if not any(c.coverage.is_path and c.required and c.shares is None for c in components):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from unified_tree.declare.suffix import Suffix
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 
@@ -204,7 +205,7 @@ class Chunked(_Kind):
 
 def _check(tokens: object, what: str) -> None:
     if type(tokens) is not int or tokens <= 0:
-        raise ConfigurationError(f"{what} must be a positive integer, not {tokens!r}")
+        raise ConfigurationError(f"{what} must be a positive integer, not {repr_of(tokens)}")
     if tokens > MAX_TOKENS:
         raise ConfigurationError(f"{what} must be at most 2**48, not {tokens}")
 

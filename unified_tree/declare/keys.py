@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from unified_tree.inputs.arguments import INT64, INT64_BYTES, MAX_INTEGER, any_negative, integer
+from unified_tree.inputs.arguments import INT64, INT64_BYTES, MAX_INTEGER, any_negative, flag, integer
 from unified_tree.inputs.printable import printable, repr_of
 from unified_tree.terms.errors import InvalidKeyError
 
@@ -85,6 +85,8 @@ class Key:
         copy: bool | Any = True,
     ) -> None:
         data: bytes | memoryview = b""
+        if not (type(bigram) is type(copy) is bool):
+            bigram, copy = flag(bigram, "bigram", InvalidKeyError), flag(copy, "copy", InvalidKeyError)
         if tokens is not _NO_TOKENS:
             data = as_bytes(tokens) if copy or bigram else as_view(tokens)
         if not isinstance(namespace, str):

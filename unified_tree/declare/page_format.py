@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 ITEM_BYTES = {
@@ -52,11 +53,13 @@ class Part:
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name:
-            raise ConfigurationError(f"a part's name must be a non-empty string, not {self.name!r}")
+            raise ConfigurationError(f"a part's name must be a non-empty string, not {repr_of(self.name)}")
         if type(self.dtype) is not str or self.dtype not in ITEM_BYTES:
-            raise ConfigurationError(f"{self.name}: dtype {self.dtype!r} is not known; known are {', '.join(ITEM_BYTES)}")
+            raise ConfigurationError(
+                f"{self.name}: dtype {repr_of(self.dtype)} is not known; known are {', '.join(ITEM_BYTES)}"
+            )
         if type(self.shape) is not tuple or not self.shape or any(not _is_positive(size) for size in self.shape):
-            raise ConfigurationError(f"{self.name}: shape must be a tuple of positive integers, not {self.shape!r}")
+            raise ConfigurationError(f"{self.name}: shape must be a tuple of positive integers, not {repr_of(self.shape)}")
 
     @property
     def row_bytes(self) -> int:
@@ -86,7 +89,9 @@ class Shard:
 
     def __post_init__(self) -> None:
         if type(self.index) is not int or type(self.count) is not int or not 0 <= self.index < self.count:
-            raise ConfigurationError(f"a shard is part 0 … count - 1 of a positive count, not {self.index!r} of {self.count!r}")
+            raise ConfigurationError(
+                f"a shard is part 0 … count - 1 of a positive count, not {repr_of(self.index)} of {repr_of(self.count)}"
+            )
 
 
 WHOLE = Shard(0, 1)
@@ -115,11 +120,12 @@ class ContextShard:
     def __post_init__(self) -> None:
         if type(self.index) is not int or type(self.count) is not int or not 0 <= self.index < self.count:
             raise ConfigurationError(
-                f"a context shard is part 0 … count - 1 of a positive count, not {self.index!r} of {self.count!r}"
+                f"a context shard is part 0 … count - 1 of a positive count, not {repr_of(self.index)} of {repr_of(self.count)}"
             )
         if type(self.interleave) is not int or self.interleave < 1 or self.interleave > 1 == self.count:
             raise ConfigurationError(
-                f"interleave must be a positive number of slots, 1 for a single rank, not {self.interleave!r} of {self.count}"
+                "interleave must be a positive number of slots, 1 for a single rank, "
+                f"not {repr_of(self.interleave)} of {self.count}"
             )
 
     def slots(self, page_slots: int) -> tuple[int, ...]:
@@ -163,23 +169,25 @@ class PageFormat:
 
     def __post_init__(self) -> None:
         if type(self.component) is not str or not self.component:
-            raise ConfigurationError(f"a format's component must be a non-empty string, not {self.component!r}")
+            raise ConfigurationError(f"a format's component must be a non-empty string, not {repr_of(self.component)}")
         ids = self.layer_ids
         if type(ids) is not tuple or not ids or any(type(i) is not int or i < 0 for i in ids) or list(ids) != sorted(set(ids)):
-            raise ConfigurationError(f"{self.component}: layer_ids must be a tuple of ascending layer numbers, not {ids!r}")
+            raise ConfigurationError(
+                f"{self.component}: layer_ids must be a tuple of ascending layer numbers, not {repr_of(ids)}"
+            )
         if type(self.parts) is not tuple or not self.parts or any(type(part) is not Part for part in self.parts):
-            raise ConfigurationError(f"{self.component}: parts must be a tuple of at least one Part, not {self.parts!r}")
+            raise ConfigurationError(f"{self.component}: parts must be a tuple of at least one Part, not {repr_of(self.parts)}")
         names = [part.name for part in self.parts]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"{self.component}: two parts have the same name among {', '.join(names)}")
         if not _is_positive(self.slots_per_page):
             raise ConfigurationError(
-                f"{self.component}: slots_per_page must be a positive integer, not {self.slots_per_page!r}"
+                f"{self.component}: slots_per_page must be a positive integer, not {repr_of(self.slots_per_page)}"
             )
         if self.shard is not None and type(self.shard) is not Shard:
-            raise ConfigurationError(f"{self.component}: shard must be a Shard or None, not {self.shard!r}")
+            raise ConfigurationError(f"{self.component}: shard must be a Shard or None, not {repr_of(self.shard)}")
         if type(self.context) is not ContextShard:
-            raise ConfigurationError(f"{self.component}: context must be a ContextShard, not {self.context!r}")
+            raise ConfigurationError(f"{self.component}: context must be a ContextShard, not {repr_of(self.context)}")
         if self.slots_per_page > 1 and self.slots_per_page % self.context.interleave:  # one slot: a page that is not divided
             raise ConfigurationError(
                 f"{self.component}: {self.slots_per_page} slots on each rank are no whole runs of {self.context.interleave}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 MAY_BE_ZERO = ("ghost_bytes", "faded_ghosts")
@@ -54,4 +55,4 @@ class TreeSettings:
         for field in fields(self):
             number, least = getattr(self, field.name), 0 if field.name in MAY_BE_ZERO else 1
             if type(number) is not int or number < least:
-                raise ConfigurationError(f"{field.name} must be an integer of {least} or more, not {number!r}")
+                raise ConfigurationError(f"{field.name} must be an integer of {least} or more, not {repr_of(number)}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from unified_tree.inputs.arguments import flag, integer, items, number
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 ROUNDING: Final = 1e-9
@@ -65,8 +66,8 @@ class Amount:
         for name in ("pages", "host_pages"):
             given = getattr(self, name)
             if not isinstance(given, Mapping):
-                raise ConfigurationError(f"{name} must be a mapping from components to pages, not {given!r}")
-            counts = {each: integer(count, f"{name}[{each!r}]", ConfigurationError) for each, count in given.items()}
+                raise ConfigurationError(f"{name} must be a mapping from components to pages, not {repr_of(given)}")
+            counts = {each: integer(count, f"{name}[{repr_of(each)}]", ConfigurationError) for each, count in given.items()}
             object.__setattr__(self, name, counts)  # the caller's own mapping may change
 
 
@@ -100,10 +101,10 @@ class TenantGroup:
         for what in ("shares", "one_namespace"):
             object.__setattr__(self, what, flag(getattr(self, what), f"{what} of {self.name!r}", ConfigurationError))
         if type(self.name) is not str or not self.name:
-            raise ConfigurationError(f"a group's name must be a string that is not empty, not {self.name!r}")
+            raise ConfigurationError(f"a group's name must be a string that is not empty, not {repr_of(self.name)}")
         namespaces = tuple(items(self.namespaces, f"{self.name}: namespaces", ConfigurationError))
         if not all(type(each) is str for each in namespaces):
-            raise ConfigurationError(f"{self.name}: namespaces must be strings, not {namespaces!r}")
+            raise ConfigurationError(f"{self.name}: namespaces must be strings, not {repr_of(namespaces)}")
         object.__setattr__(self, "namespaces", namespaces)
         number(self.weight, f"{self.name}: weight", ConfigurationError)
         for what, given in (("floor", self.floor), ("cap", self.cap)):
@@ -154,7 +155,7 @@ class Tenants:
     def __post_init__(self) -> None:
         groups = tuple(items(self.groups, "groups", ConfigurationError))
         if not all(isinstance(group, TenantGroup) for group in groups):
-            raise ConfigurationError(f"groups must be TenantGroups, not {groups!r}")
+            raise ConfigurationError(f"groups must be TenantGroups, not {repr_of(groups)}")
         object.__setattr__(self, "groups", groups)
         number(self.weight, "weight", ConfigurationError)
         integer(self.compared_groups, "compared_groups", ConfigurationError, minimum=1)

@@ -78,6 +78,8 @@ def _checked(
     """The pages by component index. Raises InsertError or PageError."""
     if end == 0:
         raise InsertError(f"{key} has no whole page to graft")
+    if not isinstance(pages, Mapping):
+        raise InsertError(f"pages must be a mapping from components to page ids, not {repr_of(pages)}")
     key.require_tokens(after.length)  # what is in the tree never has a negative one
     given: dict[int, NDArray[np.int64]] = {}
     for name, ids in pages.items():

@@ -209,8 +209,8 @@ def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None
     return node if at is root else root
 
 
-def _index(state: TreeState, name: str) -> int:
-    i = state.layout.index.get(name)
+def _index(state: TreeState, name: Any) -> int:
+    i = state.layout.index.get(name) if isinstance(name, str) else None
     if i is None:
         raise InsertError(f"there is no component {repr_of(name)}; there are {', '.join(state.layout.index)}")
     return i
@@ -243,6 +243,8 @@ def _stateful(state: TreeState, name: str) -> int:
 def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], end: int) -> dict[int, int]:
     """Checked, in ascending order."""
     checked: dict[int, int] = {}
+    if type(by_length) is not dict and not isinstance(by_length, Mapping):
+        raise InsertError(f"{name}: states must be a mapping from lengths to pages, not {repr_of(by_length)}")
     for length, page in by_length.items():
         if not (_is_integer(length) and _is_integer(page)):
             given = repr_of({length: page})

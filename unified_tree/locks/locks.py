@@ -408,11 +408,11 @@ class Locks(LockKeeper):
                 if value is not None and not (value.is_placed or value.locks or value.children):
                     state.pools(value.tier)[i].add_evictable(value)
 
-    def release(self, receipt: Receipt, component: str | None) -> None:
+    def release(self, receipt: Receipt, component: Any) -> None:
         """See Receipt.release and UnifiedTree.unlock."""
         state = self._state
         if component is not None:
-            i = state.layout.index.get(component)
+            i = state.layout.index.get(component) if isinstance(component, str) else None
             if i is None or all(value.component != i for value in (*receipt.paths, *receipt.values)):
                 raise ReceiptError(f"{receipt} locks no component {repr_of(component)}")
             if state.layout.is_path[i] and receipt.values:

@@ -339,7 +339,7 @@ class LockKeeper:
         """See Receipt.move_to_present."""
 
     @abstractmethod
-    def release(self, receipt: Receipt, component: str | None) -> None:
+    def release(self, receipt: Receipt, component: Any) -> None:
         """See Receipt.release."""
 
 
@@ -405,7 +405,7 @@ class Receipt:
         """Nothing is locked any more."""
         self._locks = None
 
-    def release(self, component: str | None = None) -> None:
+    def release(self, component: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
         """Release one component early, or all that is still locked.
 
         The boundary can become stale once no path that is still locked reaches it; an optional path may end before it.

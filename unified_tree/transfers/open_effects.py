@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from unified_tree.inputs.arguments import INT64
+from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.grafting import crossed, land
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
@@ -131,7 +132,9 @@ class OpenEffects:
             return supply.take_each(components, counts) if components else []
         state, target = self._state, target_of(kind)
         needs = {state.components[i].name: count for i, count in zip(components, counts, strict=True)}
-        pages = supply(needs) if callable(supply) else supply
+        pages: object = supply(needs) if callable(supply) else supply
+        if not isinstance(pages, Mapping):
+            raise EffectError(f"the pages of a {kind.name.lower()} are a mapping from components to ids, not {repr_of(pages)}")
         given = {name: ids.copy() for name, ids in [(name, page_ids(name, ids)) for name, ids in pages.items()] if len(ids)}
         found = {name: len(ids) for name, ids in given.items()}
         if found != needs:

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree.declare.keys import checked_key, checked_limit
+from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts import grafting
 from unified_tree.inserts.grafting import GraftResult
 from unified_tree.lookup.matching import spare_from
 from unified_tree.nodes.effect import Effect, EffectKind
+from unified_tree.terms.errors import EffectError
 from unified_tree.terms.results import NOWHERE, Boundary, checked_boundary
 from unified_tree.transfers.open_effects import OpenEffects, Supply
 
@@ -81,15 +83,15 @@ class Transfers:
 
         Raises EffectError if the effect ended before or belongs to another tree.
         """
-        return self.effects.acknowledge(effect)
+        return self.effects.acknowledge(_checked_effect(effect))
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were not made. Returns all target pages, for the caller to free. Raises as `acknowledge`."""
-        return self.effects.abort(effect)
+        return self.effects.abort(_checked_effect(effect))
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """As `UnifiedTree.pages` on device, with the targets of open loads included. Cost: as that, and O(spans) a load."""
-        return self.effects.pages_with_loads(boundary, component)
+        return self.effects.pages_with_loads(checked_boundary(boundary), component)
 
     def lock_present(self, boundary: Boundary) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""
@@ -147,3 +149,9 @@ class Transfers:
         if not state.layout.is_gated:
             return node.first_child is None
         return state.resumability.is_covered(node) and spare_from(state, node, node.end) is None
+
+
+def _checked_effect(effect: object) -> Effect:
+    if not isinstance(effect, Effect):
+        raise EffectError(f"an Effect is needed, not {repr_of(effect)}")
+    return effect

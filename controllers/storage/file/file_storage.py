@@ -12,6 +12,7 @@ from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_index import shapes_within
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30
@@ -60,11 +61,11 @@ class FileStorage(GuardedStorage):
     ) -> None:
         super().__init__("file", pools)
         if type(sync) is not bool:
-            raise ConfigurationError(f"sync must be True or False, not {sync!r}")
+            raise ConfigurationError(f"sync must be True or False, not {repr_of(sync)}")
         if not callable(clock_ns):
-            raise ConfigurationError(f"clock_ns must be a function, not {clock_ns!r}")
+            raise ConfigurationError(f"clock_ns must be a function, not {repr_of(clock_ns)}")
         if limits is not None and type(limits) is not FileLimits:
-            raise ConfigurationError(f"limits must be FileLimits, not {limits!r}")
+            raise ConfigurationError(f"limits must be FileLimits, not {repr_of(limits)}")
         path = _path_of(directory)
         bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
         self._faults = FileFaults(path)
@@ -117,5 +118,5 @@ class FileStorage(GuardedStorage):
 def _path_of(directory: object) -> str:
     path = os.fspath(directory) if isinstance(directory, str | os.PathLike) else None
     if not isinstance(path, str) or not path or "\0" in path:
-        raise ConfigurationError(f"directory must be a path, not {directory!r}")
+        raise ConfigurationError(f"directory must be a path, not {repr_of(directory)}")
     return os.path.abspath(path)

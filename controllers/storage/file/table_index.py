@@ -30,6 +30,7 @@ from unified_tree.controllers.storage.file.table_entry import (
     is_valid,
 )
 from unified_tree.controllers.storage.storage_engine import StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 try:
@@ -191,7 +192,7 @@ def shapes_within(
     Raises ConfigurationError for anything else, and for a share that does not hold a value of every pool.
     """
     if type(shares) is not int or shares < 1:
-        raise ConfigurationError(f"shares must be a positive integer, not {shares!r}")
+        raise ConfigurationError(f"shares must be a positive integer, not {repr_of(shares)}")
     if isinstance(capacity_bytes, Mapping):
         by_pool = dict(capacity_bytes)
         if set(by_pool) != set(pools):
@@ -218,4 +219,4 @@ def round_up(size_bytes: int) -> int:
 
 def _check_bytes(name: str, given: object) -> None:
     if type(given) is not int or not 0 < given < 1 << 62:
-        raise ConfigurationError(f"{name} must be a positive number of bytes below 2**62, not {given!r}")
+        raise ConfigurationError(f"{name} must be a positive number of bytes below 2**62, not {repr_of(given)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from unified_tree.controllers.storage.engine_settings import BYTES, SECONDS, Bounds, check_settings, is_loopback
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 _RANK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -78,13 +79,16 @@ class Hf3fsSettings:
         check_settings("hf3fs", self, _BOUNDS)
         host, _ = self.address
         if not self.directory or "\0" in self.directory or "\0" in self.mount:
-            raise ConfigurationError(f"hf3fs: directory and mount must be paths, not {self.directory!r} and {self.mount!r}")
+            raise ConfigurationError(
+                f"hf3fs: directory and mount must be paths, not {repr_of(self.directory)} and {repr_of(self.mount)}"
+            )
         if not _RANK.fullmatch(self.rank):
             raise ConfigurationError(
-                f"hf3fs: rank must be 1 to 64 letters, digits, ., - and _, with a letter or digit first, not {self.rank!r}"
+                "hf3fs: rank must be 1 to 64 letters, digits, ., - and _, with a letter or digit first, "
+                f"not {repr_of(self.rank)}"
             )
         if self.io not in _WAYS:
-            raise ConfigurationError(f"hf3fs: io must be one of {', '.join(_WAYS)}, not {self.io!r}")
+            raise ConfigurationError(f"hf3fs: io must be one of {', '.join(_WAYS)}, not {repr_of(self.io)}")
         if not self.token.isascii() or not self.token.isprintable() or self.token != self.token.strip():
             raise ConfigurationError(
                 "hf3fs: token must be printable ASCII without white space around it, which what was given is not"
@@ -102,5 +106,5 @@ class Hf3fsSettings:
             host, port = parts.hostname, parts.port
         given = (parts.path.removesuffix("/"), parts.query, parts.fragment, parts.username, parts.password)
         if not host or not port or parts.scheme != "http" or any(given):
-            raise ConfigurationError(f"hf3fs: metadata must be http://host:port, not {self.metadata!r}")
+            raise ConfigurationError(f"hf3fs: metadata must be http://host:port, not {repr_of(self.metadata)}")
         return host, port

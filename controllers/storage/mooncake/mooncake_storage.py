@@ -27,6 +27,7 @@ from unified_tree.controllers.storage.engine_settings import (
 )
 from unified_tree.controllers.storage.registered_storage import Direction, RegisteredSettings, RegisteredStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 _BOUNDS = {
@@ -73,11 +74,11 @@ class MooncakeSettings(RegisteredSettings):
         self._check("mooncake", _BOUNDS)
         check_address("mooncake", "master", self.master)
         if self.protocol not in {"tcp", "rdma"}:
-            raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
+            raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {repr_of(self.protocol)}")
         for name in ("metadata_server", "local_hostname"):
             text = getattr(self, name)
             if not text or not text.isprintable() or text != text.strip():
-                raise ConfigurationError(f"mooncake: {name} must be an address, not {text!r}")
+                raise ConfigurationError(f"mooncake: {name} must be an address, not {repr_of(text)}")
         if self.devices and self.protocol == "tcp":
             raise ConfigurationError(f"mooncake: devices {self.devices!r} need protocol rdma; tcp would ignore them")
 

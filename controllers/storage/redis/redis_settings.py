@@ -12,6 +12,7 @@ from unified_tree.controllers.storage.engine_settings import (
     check_settings,
     host_and_port,
 )
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
 UNIX = "unix:"
@@ -74,7 +75,7 @@ class RedisSettings:
     def __post_init__(self) -> None:
         check_settings("redis", self, _BOUNDS)
         if not self.addresses or not all(map(is_address, self.addresses)):
-            raise ConfigurationError(f"redis: address must be host:port or unix:PATH, not {self.address!r}")
+            raise ConfigurationError(f"redis: address must be host:port or unix:PATH, not {repr_of(self.address)}")
         if len(self.addresses) > 1 and not self.cluster:
             raise ConfigurationError(f"redis: more than one address needs cluster: {self.address!r}")
         if self.cluster and self.database:

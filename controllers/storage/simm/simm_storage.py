@@ -34,6 +34,7 @@ from unified_tree.controllers.storage.engine_settings import (
 )
 from unified_tree.controllers.storage.registered_storage import Direction, RegisteredSettings, RegisteredStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StoredPool
+from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError, StorageError
 
 LARGEST_BYTES = 67_088_384
@@ -75,9 +76,9 @@ class SimmSettings(RegisteredSettings):
         check_address("simm", "manager_address", self.manager_address)
         names = self.devices.split(",") if self.devices else []
         if not all(name and name.isprintable() and name == name.strip() for name in names):
-            raise ConfigurationError(f"simm: devices must be names with commas between them, not {self.devices!r}")
+            raise ConfigurationError(f"simm: devices must be names with commas between them, not {repr_of(self.devices)}")
         if "\0" in self.log_file:
-            raise ConfigurationError(f"simm: log_file must be a path, not {self.log_file!r}")
+            raise ConfigurationError(f"simm: log_file must be a path, not {repr_of(self.log_file)}")
 
     @property
     def manager(self) -> tuple[str, int]:

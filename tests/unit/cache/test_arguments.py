@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 from kinds import CARRY_OVER, FULL, MAMBA, swa
 
-from unified_tree import Component, ConfigurationError, Key, LeaseError, Path, Trailing, UnifiedTree, UnifiedTreeError
+from unified_tree import (
+    Component,
+    ConfigurationError,
+    Key,
+    LeaseError,
+    OutOfPagesError,
+    Path,
+    Trailing,
+    UnifiedTree,
+    UnifiedTreeError,
+)
 from unified_tree.controllers import HostTier, Lease, LoadCost, PrefixCache
 from unified_tree.controllers.transfer_engines import NullEngine
 
@@ -50,6 +60,26 @@ def test_what_is_no_number_of_tokens(running: tuple[PrefixCache, Lease], method:
     with pytest.raises(LeaseError):
         getattr(cache, method)(lease, value)
     assert figures(cache, lease) == before
+
+
+@pytest.mark.parametrize("value", [*NO_INTEGERS, np.arange(3)], ids=short)
+def test_a_next_stop_is_behind_a_number_of_tokens(running: tuple[PrefixCache, Lease], value: Any) -> None:
+    with pytest.raises(LeaseError, match="computed_tokens"):
+        running[1].next_stop(value)
+
+
+@pytest.mark.parametrize("size", [1 << 31, 1 << 32])
+def test_a_lease_to_fill_for_which_there_is_no_memory_is_refused(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an unbounded cache with windows it ended in a bare MemoryError."""
+
+    def no_memory(*_: object) -> NoReturn:
+        raise MemoryError
+
+    cache = PrefixCache(KINDS, 2)
+    monkeypatch.setattr(np, "full", no_memory)
+    with pytest.raises(OutOfPagesError, match="no memory for page tables of"):
+        cache.acquire_to_fill(Key(TOKENS), size)
+    assert cache.stats().pools["mamba"].leased == 0
 
 
 @pytest.mark.parametrize("value", [None, 3, "lease", 2.5], ids=str)
@@ -208,6 +238,62 @@ def test_a_sharer_needs_no_more_than_its_owner_keeps(window: int, fits: bool) ->
 def test_a_sharer_names_its_owner(shares: Any) -> None:
     with pytest.raises(ConfigurationError, match="shares"):
         Component(name="x", coverage=Path(), shares=shares)
+
+
+SHAPELESS: list[Any] = [None, 3, 2.5, "x", [], np.arange(3), np.zeros((2, 2))]
+
+
+@pytest.mark.parametrize("value", [*SHAPELESS[1:], float("nan")], ids=short)
+@pytest.mark.parametrize("name", ["ranks", "time_s", "tenants", "settings", "host", "storage", "page_counts"])
+def test_parts_of_a_cache(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        PrefixCache(KINDS, 2, **{name: value})
+    with pytest.raises(ConfigurationError):
+        PrefixCache(value, 2)
+
+
+@pytest.mark.parametrize("value", SHAPELESS[1:], ids=short)
+@pytest.mark.parametrize("name", ["time_s", "tenants", "settings", "page_counts", "host_page_counts"])
+def test_parts_of_a_tree(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        UnifiedTree(KINDS, 2, **{name: value})
+    with pytest.raises(ConfigurationError):
+        HostTier(engine=NullEngine(), tables=value)
+
+
+NOTHING_A_TREE_TAKES: dict[str, Callable[[UnifiedTree, Any], object]] = {
+    "match": lambda tree, wrong: tree.match_prefix(Key(TOKENS), touch=wrong),
+    "unlock": lambda tree, wrong: tree.unlock(wrong),
+    "release": lambda tree, wrong: tree.lock(tree.match_prefix(Key(TOKENS)).device).release([wrong]),
+    "insert": lambda tree, wrong: tree.insert(Key(TOKENS), wrong),
+    "states": lambda tree, wrong: tree.insert(Key(TOKENS), {}, wrong if wrong is not None else ""),  # type: ignore[arg-type]
+    "states of one": lambda tree, wrong: tree.insert(Key(TOKENS), {}, {"mamba": wrong}),
+    "without": lambda tree, wrong: tree.insert(Key(TOKENS), {}, without=[wrong]),
+    "invalidate": lambda tree, wrong: tree.invalidate([wrong]),  # type: ignore[arg-type]
+    "misses": lambda tree, wrong: tree.misses(Key(TOKENS), wrong),
+    "resumed": lambda tree, wrong: tree.misses(Key(TOKENS), tree.match_prefix(Key(TOKENS)), [wrong]),  # type: ignore[arg-type]
+    "dump": lambda tree, wrong: tree.dump(tokens=wrong),
+    "backup": lambda tree, wrong: tree.transfers.backup(tree.match_prefix(Key(TOKENS)).device, wrong),
+    "load": lambda tree, wrong: tree.transfers.load(tree.match_prefix(Key(TOKENS)).device, wrong),
+    "acknowledge": lambda tree, wrong: tree.transfers.acknowledge(wrong),
+    "abort": lambda tree, wrong: tree.transfers.abort([wrong]),  # type: ignore[arg-type]
+    "pages with loads": lambda tree, wrong: tree.transfers.pages_with_loads(wrong, "full"),
+    "graft": lambda tree, wrong: tree.transfers.graft(Key(TOKENS), wrong),
+    "bigram": lambda _, wrong: Key(TOKENS, bigram=wrong),
+    "copy": lambda _, wrong: Key(TOKENS, copy=wrong),
+}
+
+
+@pytest.mark.parametrize("value", SHAPELESS, ids=short)
+@pytest.mark.parametrize("call", NOTHING_A_TREE_TAKES.values(), ids=NOTHING_A_TREE_TAKES.keys())
+def test_what_a_tree_refuses(call: Callable[[UnifiedTree, Any], object], value: Any) -> None:
+    tree = UnifiedTree([FULL, MAMBA], 2)
+    tree.insert(Key(TOKENS), {"full": np.arange(6)}, {"mamba": {12: 1}})
+    before = tree.dump()
+    with pytest.raises(UnifiedTreeError):
+        call(tree, value)
+    assert tree.dump().replace("*", "") == before, "but for the lock"
+    assert tree.check() == []
 
 
 def test_a_tree_is_made_of_components() -> None:

@@ -9,8 +9,26 @@ import numpy as np
 import pytest
 from kinds import FULL, MAMBA
 
-from unified_tree import Key, Tier, UnifiedTreeError
-from unified_tree.controllers import DecodeBatch, Lease, PrefixCache
+from unified_tree import (
+    Amount,
+    BlockBudget,
+    Component,
+    Key,
+    PageFormat,
+    Part,
+    Path,
+    Shard,
+    TenantGroup,
+    Tenants,
+    Tier,
+    Trailing,
+    TreeSettings,
+    UnifiedTreeError,
+)
+from unified_tree.controllers import DecodeBatch, HostTier, Lease, LoadCost, PrefixCache
+from unified_tree.controllers.storage import FileLimits, MemoryStorage, StoredPool
+from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchPolicy
+from unified_tree.controllers.transfer_engines import NullEngine
 
 LONGEST_MESSAGE = 500
 
@@ -87,6 +105,33 @@ CALLS: dict[str, Call] = {
     "tree.evict": lambda on, wrong: on.cache.tree.evict({"full": wrong}),
     "tier": lambda on, wrong: on.cache.tree.evict({}, wrong),
     "pool": lambda on, _: on.cache.tree.pool("x" * 100_000, Tier.DEVICE),
+    "coverage": lambda _, wrong: Component(name="x", coverage=wrong),
+    "shares": lambda _, wrong: Component(name="x", coverage=Path(), shares=[wrong]),  # type: ignore[arg-type]
+    "page_bytes": lambda _, wrong: Component(name="x", coverage=Path(), page_bytes=wrong),
+    "format": lambda _, wrong: Component(name="x", coverage=Path(), format=wrong),
+    "window": lambda _, wrong: Trailing(wrong),
+    "dtype": lambda _, wrong: Part("k", [wrong], (1,)),  # type: ignore[arg-type]
+    "shape": lambda _, wrong: Part("k", "uint8", wrong),
+    "layers": lambda _, wrong: PageFormat(component="x", layer_ids=wrong, parts=(), slots_per_page=1),
+    "shard": lambda _, wrong: Shard(wrong, wrong),
+    "TreeSettings": lambda _, wrong: TreeSettings(settle_limit=wrong),
+    "Tenants": lambda _, wrong: Tenants(groups=[wrong]),  # type: ignore[arg-type]
+    "TenantGroup": lambda _, wrong: TenantGroup(name="x", namespaces=[[wrong]]),  # type: ignore[arg-type]
+    "Amount": lambda _, wrong: Amount(pages=[wrong]),  # type: ignore[arg-type]
+    "BlockBudget": lambda _, wrong: BlockBudget(block_count=1, block_bytes=1, page_blocks=[wrong]),  # type: ignore[arg-type]
+    "engine": lambda _, wrong: HostTier(engine=wrong),
+    "write_policy": lambda _, wrong: HostTier(engine=NullEngine(), write_policy=wrong),
+    "host page_counts": lambda _, wrong: HostTier(engine=NullEngine(), page_counts=[wrong]),  # type: ignore[arg-type]
+    "queue_limit": lambda _, wrong: HostTier(engine=NullEngine(), queue_limit=wrong),
+    "tables": lambda _, wrong: HostTier(engine=NullEngine(), tables=wrong),
+    "LoadCost": lambda _, wrong: LoadCost(min_tokens=wrong),
+    "PrefetchPolicy": lambda _, wrong: PrefetchPolicy(mode=wrong),
+    "max_outcomes": lambda _, wrong: PrefetchPolicy(max_outcomes=wrong),
+    "PersistPolicy": lambda _, wrong: PersistPolicy(max_open=wrong),
+    "FileLimits": lambda _, wrong: FileLimits(refresh_s=wrong),
+    "MemoryStorage": lambda _, wrong: MemoryStorage([wrong]),
+    "StoredPool": lambda _, wrong: StoredPool(name="x", format_digest=b"", value_bytes=wrong),
+    "ranks": lambda _, wrong: PrefixCache([FULL], 2, ranks=wrong),
 }
 
 
