@@ -10,22 +10,26 @@ import * as tape from "./tape.js";
 import * as walkView from "./walk.js";
 
 const VIEWS = { bytes: ["Bytes", bytesView], tree: ["Tree", flame], walk: ["Prompt", walkView], misses: ["Misses", misses], tape: ["Tape", tape], ages: ["Ages", ages], leases: ["Leases", leases] };
-const REFRESH_MS = 1000;
+const REFRESH_MS = 1000, OLD_S = 5;
 const state = {};
 let open = VIEWS[location.hash.slice(1)] ? location.hash.slice(1) : "bytes";
 
 function status() {
-  const { figures, tree, progress, is_over, stopped } = state;
+  const { figures, tree, progress, is_over, stopped, age_s } = state;
   const parts = [];
   if (figures.nodes !== undefined) parts.push(`${number(figures.nodes)} nodes, ${number(figures.leases)} leases`);
   if (progress) parts.push(`snapshot ${Math.round((100 * progress[0]) / Math.max(progress[1], 1))} %`);
   else if (tree && !is_over) parts.push(`snapshot ${seconds(Math.max(figures.at_s - tree.at_s, 0))} old`);
-  parts.push(stopped ? "stopped" : is_over ? "recording" : "live");
+  parts.push(stopped ? "stopped" : is_over ? "recording" : age_s > OLD_S ? `figures ${seconds(age_s)} old` : "live");
   document.getElementById("status").textContent = parts.join(" · ");
 }
 
 // Why nothing more is told, if something went wrong.
-const ended = () => (state.stopped ? [make("p", { class: "broken" }, `The inspector stopped, and the cache goes on without it: ${state.stopped}`)] : []);
+function ended() {
+  if (state.stopped) return [make("p", { class: "broken" }, `The inspector stopped, and the cache goes on without it: ${state.stopped}`)];
+  if (state.age_s > OLD_S) return [make("p", { class: "broken" }, `These figures are ${seconds(state.age_s)} old: the cache has told nothing since, so it may not be polled.`)];
+  return [];
+}
 
 // What the doctor says: what is broken, and what costs most.
 function findings() {

@@ -234,6 +234,28 @@ def test_a_prompt_may_be_walked_before_the_first_figures_have_come(page: tuple[B
     assert not browser.errors()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_old_figures_say_how_old_they_are(page: tuple[Browser, PrefixCache], width: int) -> None:
+    browser, _ = page
+    browser.resize(width)
+    try:
+        assert "live" in text(browser, "status") and "old: the cache" not in text(browser, "findings")
+        browser.run("""const real = window.fetch;
+            window.fetch = async (...asked) => {
+                const answer = await real(...asked);
+                if (!String(asked[0]).startsWith("/api/state")) return answer;
+                return new Response(JSON.stringify({ ...(await answer.json()), age_s: 42 }));
+            };""")
+        until(browser, "status", "figures 42 s old")
+        until(browser, "findings", "These figures are 42 s old: the cache has told nothing since")
+        assert "live" not in text(browser, "status")
+        lines = """const status = document.getElementById("status");
+            return status.offsetHeight / parseFloat(getComputedStyle(status).lineHeight);"""
+        assert browser.run(lines) < 2
+    finally:
+        browser.resize(1500, 950)
+
+
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_no_view_is_wider_than_the_screen(page: tuple[Browser, PrefixCache], width: int) -> None:
     """What is wide scrolls in its own place, and the status stands in one line."""
