@@ -123,11 +123,12 @@ class Locks(LockKeeper):
             raise
 
     def _drop(self, receipt: Receipt) -> None:
-        """A lock or a release was interrupted: the receipt is released."""
+        """A lock or a release was interrupted, or the tree was deleted: the receipt is released."""
         receipt.paths, receipt.values, receipt.old_name = [], [], None
         self.open.pop(receipt.serial, None)
         receipt.close()
-        self.mend()
+        if not self._state.is_released:
+            self.mend()
 
     def issue_for_effect(
         self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None, bases: dict[int, Value | None]
@@ -411,6 +412,9 @@ class Locks(LockKeeper):
     def release(self, receipt: Receipt, component: Any) -> None:
         """See Receipt.release and UnifiedTree.unlock."""
         state = self._state
+        if state.is_released:  # the tree was deleted; what kept the receipt, such as a prefetch, outlived it
+            self._drop(receipt)
+            return
         if component is not None:
             i = state.layout.index.get(component) if isinstance(component, str) else None
             if i is None or all(value.component != i for value in (*receipt.paths, *receipt.values)):

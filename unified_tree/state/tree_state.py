@@ -70,6 +70,7 @@ class TreeState:
         claimant: the session whose nodes are being made; None for none. `has_claims`: whether any session ever made one.
         claimants, holds: the open sessions, and what open hints hold.
         clock: counts operations; a later use has a larger stamp.
+        is_released: whether the tree was deleted.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class TreeState:
         self.has_claims = False
         self.claimants: set[Claimant] = set()
         self.holds: set[Hold] = set()
+        self.is_released = False
         self._remember(time_s)
 
     def _divide(self, tenants: Tenants, tier: Tier) -> list[Shares]:
@@ -497,6 +499,7 @@ class TreeState:
 
     def release(self) -> None:
         """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
+        self.is_released = True
         self.nodes.release()
         for claimant in self.claimants:
             claimant.forget()
