@@ -114,7 +114,7 @@ def _take_out(
 
     Returns what is remembered of it, as `_book_victim`.
     """
-    going = page_count = victim.page_count
+    going = page_count = len(victim.pages) // PAGE_ID_BYTES
     if cut_pages is not None and pool.is_path:
         surplus = 0 if pool.shares is None else pool.surplus_pages(victim)
         if surplus:  # its group keeps its share

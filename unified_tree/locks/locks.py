@@ -213,9 +213,9 @@ class Locks(LockKeeper):
         gone = node is None or state.nodes.is_retired(node)
         if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
-        while boundary.length <= node.start:
-            assert node.parent is not None
-            node = node.parent
+        parent = node.parent
+        while parent is not None and boundary.length <= parent.end:
+            node, parent = parent, parent.parent
         return node, boundary.length
 
     def locate(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> tuple[Node | None, int]:
@@ -229,8 +229,9 @@ class Locks(LockKeeper):
             if not state.resumability.is_covered(node):
                 raise self._stale(boundary, tier)
             return node, length
-        _, reach = path_reach(state, node, length, device_only=device_only)
-        covered = reach == length
+        covered = True
+        if state.host_value_count:  # else every node's paths are on device
+            covered = path_reach(state, node, length, device_only=device_only)[1] == length
         if covered and wanted is None and state.layout.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:

@@ -346,8 +346,7 @@ def use(state: TreeState, found: Match, held: Boundary) -> None:
         _miss(state)
         return
     length = min(length, node.end)
-    while length <= node.start and node.parent is not None:
-        node = node.parent
+    node = _holder(node, length)
     device, reachable = found.device, found.reachable
     is_longer = reachable.length > device.length
     _use(
@@ -361,10 +360,16 @@ def use(state: TreeState, found: Match, held: Boundary) -> None:
 
 def _named(node: Node, boundary: Boundary) -> Boundary:
     """A boundary by the node in which it lies now, at or above one on its path."""
-    at = node
-    while boundary.length <= at.start and at.parent is not None:
-        at = at.parent
+    at = _holder(node, boundary.length)
     return boundary if at.id == boundary.node else record(Boundary, (at.id, boundary.length))
+
+
+def _holder(node: Node, length: int) -> Node:
+    """The node at or above one in which a length lies."""
+    parent = node.parent
+    while parent is not None and length <= parent.end:
+        node, parent = parent, parent.parent
+    return node
 
 
 def _miss(state: TreeState) -> None:
