@@ -15,7 +15,7 @@ import numpy as np
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.declare.owners import owner_at
 from unified_tree.inputs.arguments import INT64_BYTES
-from unified_tree.nodes.children import SiblingPlace, child_at
+from unified_tree.nodes.children import SiblingPlace, child_at, first_page
 from unified_tree.nodes.node import Node, Value, group_of
 from unified_tree.terms.tier import Tier
 
@@ -75,7 +75,7 @@ def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
         width = INT64_BYTES * (2 if node.root is not None and node.root.name[1] else 1)
         if tokens <= 0 or tokens % state.page_size or len(node.edge) != tokens * width:
             yield f"{node} is {len(node.edge)} bytes long for {tokens} tokens"
-        elif child_at(parent, node.edge[: state.first_page_bytes(node)]) is not node:
+        elif child_at(parent, first_page(node, state.page_size)) is not node:
             yield f"{node} is not where its first page says"
         if node.root is not (parent if parent.parent is None else parent.root):
             yield f"{node} is of another namespace than its parent"

@@ -224,7 +224,7 @@ class Insertion:
 
     def _offer_paths(self, deepest: Node) -> dict[int, NDArray[np.int64]]:
         """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
-        state, plan = self._state, self._plan
+        state, plan, above = self._state, self._plan, deepest.parent
         canonical = {}
         for i in state.layout.on_device.paths:
             ids = plan.given.get(i)
@@ -232,7 +232,7 @@ class Insertion:
                 continue
             begin = plan.end - len(ids) * state.page_size
             raw: bytes = ids.tobytes()
-            if begin >= plan.matched and deepest.start == begin and continues(deepest, i):
+            if begin >= plan.matched and above is not None and above.end == begin and continues(deepest, i):
                 self._place(deepest, i, raw)  # the common case: one new leaf takes all
                 canonical[i] = np.frombuffer(raw, np.int64)
                 continue
@@ -473,10 +473,9 @@ def grow(state: TreeState, parent: Node, edge: bytes, end: int, last: int) -> No
         state.has_claims = True
     elif above is not None:  # whoever brings it has passed there, or will say so
         node.claim = Claim(above.owner, node)
-    page_bytes = state.first_page_bytes(node)
-    attach(parent, node, page_bytes, state.settings.max_listed_children)
+    attach(parent, node, state.page_size, state.settings.max_listed_children)
     if state.texts is not None:
-        node.line = state.texts.line_of_leaf(parent, edge, end, page_bytes)
+        node.line = state.texts.line_of_leaf(parent, edge, end)
     if state.listener is not None:
         state.listener.grew(node, last, state.arrival)
     return node

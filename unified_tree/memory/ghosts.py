@@ -202,9 +202,11 @@ class Ghosts:
         line = node.line
         assert line is not None
         ghost = Ghost(line, start, node.end, edge, eviction, boundary_from)
+        ghost.hang()
+        if ghost.is_fork:
+            self._file(ghost, edge)
         if self.archive is not None:
             self.archive.put(ghost, edge)
-        self._hang(ghost, edge)
         self.clear.append(ghost)
         self.size_bytes += len(edge) * self.byte_weight + GHOST_BYTES
         while self.size_bytes > self._max_bytes:
@@ -230,18 +232,11 @@ class Ghosts:
     def _page_bytes(self, ghost: Ghost, edge: bytes) -> int:
         return len(edge) // (ghost.end - ghost.start) * self._page_size
 
-    def _hang(self, ghost: Ghost, edge: bytes) -> None:
-        """Hang a ghost on the prefix behind which it stands."""
-        start, anchor, is_fork = ghost.start, ghost.line, False
-        while start <= anchor.fork:
-            is_fork = start == anchor.fork
-            assert anchor.parent is not None
-            anchor = anchor.parent
-        ghost.anchor, ghost.is_fork = anchor, is_fork
-        if not is_fork:
-            anchor.hang(ghost)
-            return
-        ghost.code = code = page_code(start, edge, 0, self._page_bytes(ghost, edge))
+    def _file(self, ghost: Ghost, edge: bytes) -> None:
+        """Have a ghost found by its code where it forks off the line on which it hangs."""
+        anchor = ghost.anchor
+        assert anchor is not None
+        ghost.code = code = page_code(ghost.start, edge, 0, self._page_bytes(ghost, edge))
         forked = anchor.forked
         if forked is None:
             forked = anchor.forked = {}
@@ -339,13 +334,14 @@ class Ghosts:
         common = agreement(data, ghost.edge, position, stop, page_bytes)
         return (ghost, common) if common else (None, 0)
 
-    def line_of_leaf(self, parent: Node, edge: bytes, end: int, page_bytes: int) -> Line:
+    def line_of_leaf(self, parent: Node, edge: bytes, end: int) -> Line:
         """The line of a new leaf; ghosts whose tokens it brings back are forgotten.
 
         Cost: O(1), and a comparison of what comes back, or of what another namespace may have, too.
         """
         above, at = parent.line, parent.end
         assert above is not None
+        page_bytes = len(edge) // (end - at) * self._page_size
         stretch = above.stretch
         line = self._continued(above, at, edge, end, page_bytes)
         if self.archive is not None:
@@ -398,7 +394,9 @@ class Ghosts:
         self._unhang(ghost)
         self.size_bytes -= (len(ghost.edge) - len(rest)) * self.byte_weight
         ghost.start, ghost.edge = start, rest
-        self._hang(ghost, rest)
+        ghost.hang()
+        if ghost.is_fork:
+            self._file(ghost, rest)
 
     def release(self) -> None:
         """Forget all, when the tree goes: lines and ghosts refer to each other."""

@@ -93,11 +93,18 @@ def child_at(node: Node, page: bytes) -> Node | None:
     return child
 
 
-def attach(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
+def first_page(child: Node, page_size: int) -> bytes:
+    """The page that a node begins with, by which it is found among its siblings."""
+    parent = child.parent
+    assert parent is not None
+    return child.edge[: len(child.edge) // (child.end - parent.end) * page_size]
+
+
+def attach(node: Node, child: Node, page_size: int, max_listed: int) -> None:
     """Add a new child, before its siblings. Cost: O(1).
 
     Args:
-        page_bytes: how many bytes of an edge its first page is.
+        page_size: tokens a page.
         max_listed: how many children are just a list.
     """
     younger = node.first_child
@@ -108,21 +115,21 @@ def attach(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
     node.first_child = child
     node.child_count += 1
     if node.child_index is not None:
-        _add_to_index(node.child_index, child, page_bytes)
+        _add_to_index(node.child_index, child, page_size)
     elif node.child_count > max_listed:
         index = node.child_index = ChildIndex()
         at: Node | None = child
         while at is not None:
-            _add_to_index(index, at, page_bytes)
+            _add_to_index(index, at, page_size)
             at = at.next_sibling
 
 
-def _add_to_index(index: ChildIndex, child: Node, page_bytes: int) -> None:
-    index.add(child.edge[:page_bytes], child)
+def _add_to_index(index: ChildIndex, child: Node, page_size: int) -> None:
+    index.add(first_page(child, page_size), child)
     place_by_boundary(index, child)
 
 
-def detach(node: Node, child: Node, page_bytes: int) -> None:
+def detach(node: Node, child: Node, page_size: int) -> None:
     """Remove a child. Cost: O(log siblings)."""
     if node.cursor is child:
         node.cursor = child.next_sibling
@@ -137,13 +144,13 @@ def detach(node: Node, child: Node, page_bytes: int) -> None:
     node.child_count -= 1
     index = node.child_index
     if index is not None:
-        index.discard(child.edge[:page_bytes], child)
+        index.discard(first_page(child, page_size), child)
         _remove_from_boundaries(index, child)
         if node.child_count == 0:
             node.child_index = None
 
 
-def replace(node: Node, old: Node, new: Node, page_bytes: int) -> None:
+def replace(node: Node, old: Node, new: Node, page_size: int) -> None:
     """`new`, which begins with the same page, takes the place of `old` among a node's children. Cost: O(log siblings)."""
     if node.cursor is old:
         node.cursor = new
@@ -158,7 +165,7 @@ def replace(node: Node, old: Node, new: Node, page_bytes: int) -> None:
     old.previous_sibling = old.next_sibling = None
     index = node.child_index
     if index is not None:
-        page = new.edge[:page_bytes]
+        page = first_page(new, page_size)
         index.discard(page, old)
         _remove_from_boundaries(index, old)
         index.add(page, new)

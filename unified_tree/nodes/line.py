@@ -346,3 +346,16 @@ class Ghost:
         self.below: Ghost | None = None
         self.older: Ghost | None = None
         self.newer: Ghost | None = None
+
+    def hang(self) -> None:
+        """Hang on the line that has the prefix behind which it stood: before all that hangs there, or, where `is_fork` says so,
+        to be found by its code. Cost: O(forks behind it).
+        """
+        line, is_fork = self.line, False
+        while self.start <= line.fork:
+            is_fork = self.start == line.fork
+            assert line.parent is not None
+            line = line.parent
+        self.anchor, self.is_fork = line, is_fork
+        if not is_fork:
+            line.hang(self)

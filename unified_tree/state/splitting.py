@@ -29,7 +29,6 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
     top = node.parent
     assert top is not None and top.end < lengths[0] and lengths[-1] < node.end
     width = len(node.edge) // (node.end - top.end)
-    page_bytes = state.page_size * width
     edge, begin = node.edge, top.end
     pieces: list[Node] = []
     parent = top
@@ -42,12 +41,12 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
             claim.live = 1 if node.claim.live else 0
         pieces.append(piece)
         parent = piece
-    replace(top, node, pieces[0], page_bytes)
+    replace(top, node, pieces[0], state.page_size)
     for upper, lower in pairwise(pieces):
-        attach(upper, lower, page_bytes, state.settings.max_listed_children)
+        attach(upper, lower, state.page_size, state.settings.max_listed_children)
     node.edge = edge[(parent.end - begin) * width :]
     node.parent = parent
-    attach(parent, node, page_bytes, state.settings.max_listed_children)
+    attach(parent, node, state.page_size, state.settings.max_listed_children)
     for tier in (Tier.DEVICE, Tier.HOST):
         for value in node.values(tier):
             if value is not None:

@@ -346,12 +346,13 @@ class TreeState:
         """
         assert value.locks == 0 and value.locked_by is None, "a locked value is never removed"
         node, component, tier = value.node, value.component, value.tier
+        pool = self.pools(tier)[component]
         gone = [value]
         node.set_value(component, tier, None)
         if tier is HOST:
             self.host_value_count -= 1
             if not value.was_read:
-                self.host_pools[component].unread_pages += value.page_count
+                pool.unread_pages += value.page_count
         else:
             on_host = node.host[component]
             if on_host is not None:
@@ -364,7 +365,7 @@ class TreeState:
         if self.layout.is_path[component]:
             self._unlink_path(value)
         if tier is HOST or self.layout.owner_of[component] == component:
-            self.pools(tier)[component].remove(value)
+            pool.remove(value)
         if tier is HOST or self.host_value_count:
             self.note_copies(node, component)
         return gone
@@ -464,7 +465,7 @@ class TreeState:
         self.retired.removed(self.nodes, node)
         if self.layout.is_gated:
             self.resumability.deleted(node)
-        detach(parent, node, self.first_page_bytes(node))
+        detach(parent, node, self.page_size)
         self.nodes.remove(node.id)
         self.blocked.discard(node)
         node.parent = None
@@ -509,7 +510,3 @@ class TreeState:
             room.release()
         if self.texts is not None:
             self.texts.release()
-
-    def first_page_bytes(self, node: Node) -> int:
-        """How many bytes of a node's edge its first page is."""
-        return len(node.edge) // (node.end - node.start) * self.page_size
