@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from unified_tree.controllers.pages.page_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.pages.tier_pages import NOTHING, TierPages, least_cut
+from unified_tree.eviction.evicting import evict_blocks
 from unified_tree.terms.errors import ConfigurationError
 from unified_tree.terms.tier import Tier
 
@@ -137,7 +138,7 @@ class SharedTierPages(TierPages):
         """Evict blocks of any pool, for pages of one."""
         result: EvictResult | None = None
         try:
-            result = self._tree.evict_blocks(count, self._tier, cut_pages=self._cuts[name])
+            result = evict_blocks(self._state, count, self._tier, self._cuts[name])
             self.free_evicted(result)
             self._counters.evicted(self._tier, name, result)
             return result

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 import numpy as np
 
 from unified_tree.controllers.pages.page_allocator import BlockAllocator, PageAllocator
+from unified_tree.eviction.evicting import evict, evict_over_caps
 from unified_tree.inputs.printable import repr_of
 from unified_tree.state.page_set import PageSource
 from unified_tree.terms.errors import ConfigurationError, OutOfPagesError
@@ -114,7 +115,7 @@ class TierPages(PageSource):
     is_one_budget: ClassVar[bool] = False
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
-        self._tree = tree
+        self._state = tree.state
         self._tier = tier
         self._counters = counters
         self._names = [component.name for component in tree.components]
@@ -319,7 +320,7 @@ class TierPages(PageSource):
         """Every eviction of this tier passes here, so that what was evicted is counted and told."""
         result: EvictResult | None = None
         try:
-            result = self._tree.evict({name: page_count}, self._tier, cut_pages=self._cuts[name])
+            result = evict(self._state, {name: page_count}, self._tier, self._cuts[name])
             self.free_evicted(result)
             self._counters.evicted(self._tier, name, result)
             return result
@@ -335,7 +336,7 @@ class TierPages(PageSource):
         if not over:
             return
         try:
-            result = self._tree.evict_over_caps(self._tier)
+            result = evict_over_caps(self._state, self._tier)
             self.free_evicted(result)
             self._counters.evicted(self._tier, over[0], result)
         except BaseException:
