@@ -24,9 +24,9 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.pages.tier_pages import TierPages
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.transfer_engines import NullEngine, Transfer
+from unified_tree.locks.locks import Receipt
 from unified_tree.lookup.matching import collect_at, key_of
 from unified_tree.nodes.effect import Effect, EffectKind
-from unified_tree.nodes.node import Receipt
 from unified_tree.terms.results import Boundary
 
 BACKUP = EffectKind.BACKUP

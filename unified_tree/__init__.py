@@ -17,12 +17,13 @@ from unified_tree.declare.page_format import WHOLE, ContextShard, PageFormat, Pa
 from unified_tree.declare.settings import TreeSettings
 from unified_tree.declare.tenants import Amount, TenantGroup, Tenants
 from unified_tree.inserts.grafting import GraftResult
+from unified_tree.locks.locks import Receipt
 from unified_tree.misses.causes import Miss
 from unified_tree.misses.explain import Explanation, Loss
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.nodes.effect import Copy, Effect, EffectKind
 from unified_tree.nodes.line import Eviction
-from unified_tree.nodes.node import Receipt, Value
+from unified_tree.nodes.node import Value
 from unified_tree.policies.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
 from unified_tree.policies.table import POLICIES, policy_names
 from unified_tree.policies.tree_view import TreeView

@@ -18,13 +18,12 @@ from unified_tree.eviction import evicting
 from unified_tree.inputs.arguments import checked_resident, flag, integer, integers, items, request_priority
 from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.inserting import insert
-from unified_tree.locks.locks import Locks
+from unified_tree.locks.locks import Locks, Receipt
 from unified_tree.lookup import matching
 from unified_tree.misses.causes import misses
 from unified_tree.misses.explain import Explanation, explain
 from unified_tree.misses.miss_cause import MissCause
 from unified_tree.native.chosen import coarse_monotonic_s
-from unified_tree.nodes.node import Receipt
 from unified_tree.policies.table import made_policy, policy_factory
 from unified_tree.state.tree_state import TreeState
 from unified_tree.terms.errors import (
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
+    from unified_tree.locks.locks import Receipt
     from unified_tree.misses.causes import Miss
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard

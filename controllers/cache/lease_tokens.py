@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.page_tables import PageTables
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.state_pages import StatePages
-    from unified_tree.nodes.node import Receipt
+    from unified_tree.locks.locks import Receipt
     from unified_tree.terms.results import Boundary, InsertResult
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.transfer_engines import TransferEngine
+    from unified_tree.locks.locks import Receipt
     from unified_tree.nodes.effect import Effect
-    from unified_tree.nodes.node import Receipt
 
 WITHOUT_COMPLETION = "the engine said that it had ended, and gave no completion"
 UNKNOWN = "cancelled: the controller was closed before it was known how this ended"

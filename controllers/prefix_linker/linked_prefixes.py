@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.controllers.weights.generations import Generation
     from unified_tree.declare.keys import Key
-    from unified_tree.nodes.node import Receipt
+    from unified_tree.locks.locks import Receipt
     from unified_tree.terms.results import Boundary
 
 

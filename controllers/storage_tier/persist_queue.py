@@ -19,7 +19,8 @@ from unified_tree.terms.tier import PAGE_ID_BYTES, Tier
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.tier_store import TierStore
-    from unified_tree.nodes.node import Node, Receipt
+    from unified_tree.locks.locks import Receipt
+    from unified_tree.nodes.node import Node
     from unified_tree.terms.results import Boundary
 
 HOST: Final = Tier.HOST

@@ -39,7 +39,8 @@ from unified_tree.policies.standard_policy import Standard
 from unified_tree.policies.table import EVENTS, overrides, policy_factory
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.node import Node, Receipt, Value
+    from unified_tree.locks.locks import Receipt
+    from unified_tree.nodes.node import Node, Value
     from unified_tree.policies.eviction_policy import Rank
     from unified_tree.policies.tree_view import TreeView
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.inputs.arguments import items
 from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import collect_at, deepest_boundary, path_reach
-from unified_tree.nodes.node import LockKeeper, Node, Receipt, Value, window_values
+from unified_tree.nodes.node import Lock, Node, Value, window_values
 from unified_tree.state.splitting import cut_window, keep_window, split
 from unified_tree.terms.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
 from unified_tree.terms.results import Boundary, checked_boundary
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unified_tree.state.tree_state import TreeState
 
 
-class Locks(LockKeeper):
+class Locks:
     """The receipts of one tree.
 
     Attributes:
@@ -480,7 +480,7 @@ class Locks(LockKeeper):
         """
         state = self._state
         locks: dict[Value, int] = {}
-        locked_by: dict[Value, dict[int, Receipt]] = {}
+        locked_by: dict[Value, dict[int, Lock]] = {}
         self.renamed = {}
         for receipt in self.open.values():
             for value in receipt.paths:
@@ -499,7 +499,7 @@ class Locks(LockKeeper):
                     if held is not None and (tier is HOST or state.layout.owner_of[held.component] == held.component):
                         self._mend_value(held, locks, locked_by.get(held))
 
-    def _mend_value(self, value: Value, locks: dict[Value, int], locked_by: dict[int, Receipt] | None) -> None:
+    def _mend_value(self, value: Value, locks: dict[Value, int], locked_by: dict[int, Lock] | None) -> None:
         """Count the locks of a value, those of its children being counted, and put it into its order or not."""
         state, node = self._state, value.node
         pool = state.pools(value.tier)[value.component]
@@ -515,6 +515,83 @@ class Locks(LockKeeper):
                 locks[above] = locks.get(above, 0) + 1
         elif not value.children:
             pool.add_evictable(value)  # one that must stay for another's sake leaves again when its turn comes
+
+
+class Receipt(Lock):
+    """A lock on what a boundary needs on one tier, until it is released, once. That of an open effect, which no caller
+    releases, locks what both tiers have of it.
+
+    Attributes:
+        boundary: what was locked, by a name that stays valid while a path is locked up to it. It differs from the given one if
+            the lock had to split a node.
+        old_name: the given one, which stays valid as long.
+        tier: which tier's pages are locked; DEVICE for both.
+        paths, values: what is locked: the deepest value of each counted path, and the single values of windows and states.
+            Internal.
+    """
+
+    __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
+
+    def __init__(self, locks: Locks, serial: int, boundary: Boundary, tier: Tier) -> None:
+        self._locks: Locks | None = locks
+        self.serial = serial
+        self.boundary = boundary
+        self.old_name: Boundary | None = None
+        self.tier = tier
+        self.paths: list[Value] = []
+        self.values: list[Value] = []
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is locked any more."""
+        return self._locks is None
+
+    @property
+    def locks(self) -> Locks | None:
+        """The tree's locks this receipt belongs to; None once released."""
+        return self._locks
+
+    def add(self, value: Value) -> None:
+        """A split divided a locked value: its upper half is locked too."""
+        self.values.append(value)
+
+    def move(self, boundary: Any, components: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
+        """Lock what another boundary needs on device instead, without a moment in which what both need is not locked.
+
+        Args:
+            boundary, components: as for UnifiedTree.lock.
+
+        Raises StaleBoundaryError, with nothing changed, if the boundary is not covered any more, and ReceiptError if the
+        receipt was released or locks another tier. Cost: as the lock and the release of what only one of both needs.
+        """
+        self._movable(boundary).move_to(self, boundary, components)
+
+    def move_to_present(self, boundary: Boundary) -> None:
+        """As `move`, for the part of another boundary that is on device, covered or not; see `Transfers.lock_present`."""
+        self._movable(boundary).move_to_present(self, boundary)
+
+    def _movable(self, boundary: Any) -> Locks:
+        if self._locks is None or self.tier is not DEVICE:
+            raise ReceiptError(f"{self} cannot move to {boundary}")
+        return self._locks
+
+    def close(self) -> None:
+        """Nothing is locked any more."""
+        self._locks = None
+
+    def release(self, component: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
+        """Release one component early, or all that is still locked.
+
+        The boundary can become stale once no path that is still locked reaches it; an optional path may end before it.
+        Raises ReceiptError if it was released before. Cost: as the lock.
+        """
+        if self._locks is None:
+            raise ReceiptError(f"the receipt for {self.boundary} was released before")
+        self._locks.release(self, component)
+
+    def __repr__(self) -> str:
+        state = "released" if self.is_released else "held"
+        return f"Receipt({state}, {self.boundary}, {self.tier.name})"
 
 
 def _end(node: Node) -> int:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.nodes.node import Node, Receipt
+    from unified_tree.nodes.node import Lock, Node
     from unified_tree.terms.results import Boundary
 
 
@@ -71,7 +71,7 @@ class Effect:
         boundary: Boundary,
         after: tuple[Effect, ...],
         spans: list[Span],
-        receipt: Receipt,
+        receipt: Lock,
     ) -> None:
         self.kind = kind
         self.boundary = boundary

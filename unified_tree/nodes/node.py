@@ -1,4 +1,4 @@
-"""The parts of the tree: nodes, the values that components have at them, and receipts of locks on these.
+"""The parts of the tree: nodes, the values that components have at them, and the face of their locks.
 
 A node is a run of whole pages. For every component it has at most one `Value` per tier. A missing value is a tombstone:
 the node keeps its place and its other components. A value lists the page ids of a *suffix* of its node's pages: all of them
@@ -23,7 +23,6 @@ from unified_tree.declare.owners import MARK_SHIFT
 from unified_tree.inputs.arguments import INT64_BYTES
 from unified_tree.native.chosen import with_item
 from unified_tree.nodes.order import Ranked
-from unified_tree.terms.errors import ReceiptError
 from unified_tree.terms.tier import DEVICE, HOST, PAGE_ID_BYTES, ROOT_ID, NodeId, Tier
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from unified_tree.nodes.claim import Claim, Hold
     from unified_tree.nodes.effect import Effect
     from unified_tree.nodes.line import Eviction, Line
-    from unified_tree.terms.results import Boundary
 
 REPLAY_BOUNDARY: Final = 1 << 61
 """`Node.nearest_boundary` of a node under which one can only resume where the windows before are rebuilt."""
@@ -109,7 +107,7 @@ class Value(Ranked):
         self.holds: tuple[Hold, ...] = ()
         self.copied = False
         self.copying: tuple[Effect, ...] = ()
-        self.locked_by: dict[int, Receipt] | None = None
+        self.locked_by: dict[int, Lock] | None = None
         self.run_pages = 0
         self.was_read = False
         self.policy_state: object = None
@@ -327,97 +325,23 @@ def group_of(node: Node) -> int:
     return groups[int.from_bytes(node.edge[:INT64_BYTES], sys.byteorder) >> MARK_SHIFT]
 
 
-class LockKeeper:
-    """The calls that a receipt makes to the locks that issued it; see `Locks`."""
+class Lock:
+    """What locks values, as far as they need to know it: a `Receipt`."""
 
-    @abstractmethod
-    def move_to(self, receipt: Receipt, boundary: Any, components: Any) -> None:
-        """See Receipt.move."""
-
-    @abstractmethod
-    def move_to_present(self, receipt: Receipt, boundary: Boundary) -> None:
-        """See Receipt.move_to_present."""
-
-    @abstractmethod
-    def release(self, receipt: Receipt, component: Any) -> None:
-        """See Receipt.release."""
-
-
-class Receipt:
-    """A lock on what a boundary needs on one tier, until it is released, once. That of an open effect, which no caller
-    releases, locks what both tiers have of it.
-
-    Attributes:
-        boundary: what was locked, by a name that stays valid while a path is locked up to it. It differs from the given one if
-            the lock had to split a node.
-        old_name: the given one, which stays valid as long.
-        tier: which tier's pages are locked; DEVICE for both.
-        paths, values: what is locked: the deepest value of each counted path, and the single values of windows and states.
-            Internal.
-    """
-
-    __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
-
-    def __init__(self, locks: LockKeeper, serial: int, boundary: Boundary, tier: Tier) -> None:
-        self._locks: LockKeeper | None = locks
-        self.serial = serial
-        self.boundary = boundary
-        self.old_name: Boundary | None = None
-        self.tier = tier
-        self.paths: list[Value] = []
-        self.values: list[Value] = []
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def is_released(self) -> bool:
         """Whether nothing is locked any more."""
-        return self._locks is None
 
-    @property
-    def locks(self) -> LockKeeper | None:
-        """The tree's locks this receipt belongs to; None once released."""
-        return self._locks
-
+    @abstractmethod
     def add(self, value: Value) -> None:
         """A split divided a locked value: its upper half is locked too."""
-        self.values.append(value)
 
-    def move(self, boundary: Any, components: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
-        """Lock what another boundary needs on device instead, without a moment in which what both need is not locked.
-
-        Args:
-            boundary, components: as for UnifiedTree.lock.
-
-        Raises StaleBoundaryError, with nothing changed, if the boundary is not covered any more, and ReceiptError if the
-        receipt was released or locks another tier. Cost: as the lock and the release of what only one of both needs.
-        """
-        self._movable(boundary).move_to(self, boundary, components)
-
-    def move_to_present(self, boundary: Boundary) -> None:
-        """As `move`, for the part of another boundary that is on device, covered or not; see `Transfers.lock_present`."""
-        self._movable(boundary).move_to_present(self, boundary)
-
-    def _movable(self, boundary: Any) -> LockKeeper:
-        if self._locks is None or self.tier is not Tier.DEVICE:
-            raise ReceiptError(f"{self} cannot move to {boundary}")
-        return self._locks
-
-    def close(self) -> None:
-        """Nothing is locked any more."""
-        self._locks = None
-
-    def release(self, component: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
-        """Release one component early, or all that is still locked.
-
-        The boundary can become stale once no path that is still locked reaches it; an optional path may end before it.
-        Raises ReceiptError if it was released before. Cost: as the lock.
-        """
-        if self._locks is None:
-            raise ReceiptError(f"the receipt for {self.boundary} was released before")
-        self._locks.release(self, component)
-
-    def __repr__(self) -> str:
-        state = "released" if self.is_released else "held"
-        return f"Receipt({state}, {self.boundary}, {self.tier.name})"
+    @abstractmethod
+    def release(self, component: Any = None) -> None:
+        """Release one component, or all that is still locked."""
 
 
 def window_values(node: Node, start: int, component: int, tier: Tier) -> list[Value]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.declare.keys import Key
-    from unified_tree.locks.locks import Locks
-    from unified_tree.nodes.node import Node, Receipt
+    from unified_tree.locks.locks import Locks, Receipt
+    from unified_tree.nodes.node import Node
     from unified_tree.state.tree_state import TreeState
 
 

@@ -17,7 +17,7 @@ from unified_tree.controllers.adapters.sglang.device_pools import FULL, STATE, W
 from unified_tree.inputs.arguments import MAX_PRIORITY
 from unified_tree.inserts.insert_plan import plan_insert
 from unified_tree.inserts.inserting import Insertion
-from unified_tree.nodes.node import Receipt
+from unified_tree.locks.locks import Receipt
 from unified_tree.terms.results import NOWHERE, Boundary
 from unified_tree.terms.tier import Tier
 

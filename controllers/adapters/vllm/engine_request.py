@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.held_hints import RequestHints
     from unified_tree.controllers.cache.sessions import Session
     from unified_tree.controllers.counters.observers import AdmittedRequest
+    from unified_tree.locks.locks import Receipt
     from unified_tree.misses.causes import Flight, StoreLoss
-    from unified_tree.nodes.node import Receipt
     from unified_tree.terms.results import Boundary, Match
 
 

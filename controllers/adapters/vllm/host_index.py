@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.declare.keys import Key
     from unified_tree.declare.tenants import Tenants
     from unified_tree.inserts.grafting import GraftResult
-    from unified_tree.nodes.node import Receipt
+    from unified_tree.locks.locks import Receipt
     from unified_tree.terms.results import Boundary, EvictResult
 
 

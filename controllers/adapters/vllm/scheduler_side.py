@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.counters.observers import CacheObserver
     from unified_tree.controllers.inspector.inspector import Inspector
     from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
-    from unified_tree.nodes.node import Receipt
+    from unified_tree.locks.locks import Receipt
 
 __all__ = ["EngineRequest", "ScheduledRequest", "SchedulerSide"]
 
