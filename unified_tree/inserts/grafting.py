@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unified_tree.inputs.printable import repr_of
+from unified_tree.inserts.insert_plan import page_ids
 from unified_tree.inserts.inserting import grow
 from unified_tree.lookup.matching import node_above, walk
 from unified_tree.nodes.effect import Span
 from unified_tree.nodes.node import Node
-from unified_tree.state.page_set import page_ids
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import InsertError
 from unified_tree.terms.results import NOWHERE, Boundary

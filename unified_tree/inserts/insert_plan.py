@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.declare.keys import Key
-from unified_tree.inputs.arguments import any_negative
+from unified_tree.inputs.arguments import INT64, any_negative
 from unified_tree.inputs.printable import repr_of
 from unified_tree.lookup.matching import path_reach, walk
 from unified_tree.native.chosen import agreement
 from unified_tree.nodes.node import Node
-from unified_tree.state.page_set import page_ids
 from unified_tree.terms.errors import InsertError, PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
 
@@ -224,6 +223,24 @@ def _paged(state: TreeState, name: str) -> int:
     if i in state.layout.points:
         raise InsertError(f"{name}: a state is given by its length, in `states`")
     return i
+
+
+def page_ids(name: str, given: Any) -> NDArray[np.int64]:
+    """The ids given for a component's pages as an int64 array, which may be the caller's own.
+
+    Raises PageError for anything but a one-dimensional sequence of integers. A ledger checks that they are ids of the pool.
+    """
+    if type(given) is np.ndarray and given.dtype is INT64 and given.ndim == 1:
+        return given
+    try:
+        values = np.asarray(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PageError(f"{name}: pages must be a one-dimensional sequence of integers: {error}") from error
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise PageError(f"{name}: pages must be a one-dimensional integer array, not {values.dtype} of shape {values.shape}")
+    if values.dtype.kind == "u" and values.size and int(values.max()) > np.iinfo(np.int64).max:
+        raise PageError(f"{name}: page ids must fit in 63 bits, got {values.max()}")
+    return values.astype(np.int64)
 
 
 def _checked_ids(name: str, ids: NDArray[np.int64], max_pages: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Page ids as callers pass them, and which of a pool the tree owns: sets of ids, with operations on many at a time."""
+"""Which page ids of a pool the tree owns: sets of ids, with operations on many at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from unified_tree.inputs.arguments import INT64
 from unified_tree.native.fallbacks import BEYOND, YES, NumpyFlags
 from unified_tree.terms.errors import PageError
 from unified_tree.terms.tier import PAGE_ID_BYTES
@@ -227,24 +226,6 @@ class PageLedger:
     def owned_count(self) -> int:
         """How many pages the tree's nodes own. Cost: O(pool); for checks."""
         return self._owned.count() - self.in_flight_pages
-
-
-def page_ids(name: str, given: Any) -> NDArray[np.int64]:
-    """The ids given for a component's pages as an int64 array, which may be the caller's own.
-
-    Raises PageError for anything but a one-dimensional sequence of integers. A ledger checks that they are ids of the pool.
-    """
-    if type(given) is np.ndarray and given.dtype is INT64 and given.ndim == 1:
-        return given
-    try:
-        values = np.asarray(given)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise PageError(f"{name}: pages must be a one-dimensional sequence of integers: {error}") from error
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        raise PageError(f"{name}: pages must be a one-dimensional integer array, not {values.dtype} of shape {values.shape}")
-    if values.dtype.kind == "u" and values.size and int(values.max()) > np.iinfo(np.int64).max:
-        raise PageError(f"{name}: page ids must fit in 63 bits, got {values.max()}")
-    return values.astype(np.int64)
 
 
 class PageSource:

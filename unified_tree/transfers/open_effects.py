@@ -16,9 +16,10 @@ import numpy as np
 from unified_tree.inputs.arguments import INT64
 from unified_tree.inputs.printable import repr_of
 from unified_tree.inserts.grafting import crossed, land
+from unified_tree.inserts.insert_plan import page_ids
 from unified_tree.nodes.effect import Copy, Effect, EffectKind, Span
 from unified_tree.nodes.node import Node, Value, window_values
-from unified_tree.state.page_set import PageSource, page_ids
+from unified_tree.state.page_set import PageSource
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import EffectError
 from unified_tree.terms.results import record
