@@ -185,7 +185,7 @@ class MissLedger:
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
-class LeaseMisses(Flight):
+class LeaseMisses:
     """The misses of one lease, and its prompt while that is under way.
 
     Args:
@@ -193,12 +193,13 @@ class LeaseMisses(Flight):
         unloaded: why what the host has was not loaded, if it was not.
     """
 
-    __slots__ = ("_booked", "_compute_from", "_failed", "_found", "_known", "_unloaded")
+    __slots__ = ("_booked", "_compute_from", "_count", "_failed", "_flight", "_found", "_known", "_unloaded")
 
     def __init__(self, found: Match, unloaded: tuple[int, str | None]) -> None:
-        super().__init__(None, 0)
         self._found: Match | None = found
         self._unloaded = unloaded
+        self._flight: Flight | None = None
+        self._count = 0
         self._compute_from = 0
         self._known = 0
         self._booked: Miss | None = None
@@ -208,7 +209,7 @@ class LeaseMisses(Flight):
         """All misses, ascending and without gaps; empty until they are booked."""
         if self._found is not None:
             return []
-        parts = ledger.parts(self._booked, self.length, self._compute_from)
+        parts = ledger.parts(self._booked, self._count, self._compute_from)
         return parts if self._failed is None else [self._failed, *parts]
 
     def book(
@@ -233,17 +234,16 @@ class LeaseMisses(Flight):
         found = self._found
         assert found is not None
         self._found = None
-        self.key = key
-        self.length = count
+        self._count = count
         self._compute_from = compute_from
         self._booked = ledger.book(key, namespace, count, found, compute_from, self._unloaded, in_store, loss)
         self._known = known = max(found.known.length, committed)
-        ledger.in_flight.move(self, known)
+        self._flight = ledger.in_flight.begin(key, count, known)
 
     def published(self, ledger: MissLedger, committed: int) -> None:
         """So many tokens are in the tree now; it may have known more of the prompt before, without a state to resume from."""
-        if self.is_found:
-            ledger.in_flight.move(self, max(committed, self._known))
+        if self._flight is not None and not ledger.in_flight.move(self._flight, max(committed, self._known)):
+            self._flight = None
 
     def unsaved(self, ledger: MissLedger, boundary: Boundary, lengths: dict[int, str]) -> None:
         """States were due at lengths up to a boundary, and were not saved, for these reasons."""
@@ -257,6 +257,7 @@ class LeaseMisses(Flight):
 
     def ended(self, ledger: MissLedger, boundary: Boundary) -> None:
         """The lease ends. If its prompt was not all published, nothing could be saved at its end."""
-        if self.is_found:
-            ledger.in_flight.end(self)
+        if self._flight is not None:
+            ledger.in_flight.end(self._flight)
+            self._flight = None
             ledger.note_unsaved(boundary, boundary.length, "aborted")

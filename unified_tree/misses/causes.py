@@ -484,18 +484,18 @@ def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: 
     return length
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Flight:
     """One prompt under way.
 
     Attributes:
-        key: whose first `length` tokens are the prompt; None while it has not begun.
+        key: whose first `length` tokens are the prompt.
         is_found: it is under way.
     """
 
     __slots__ = ("is_found", "key", "length")
 
-    def __init__(self, key: Key | None, length: int) -> None:
+    def __init__(self, key: Key, length: int) -> None:
         self.key = key
         self.length = length
         self.is_found = False
@@ -544,7 +544,6 @@ class InFlight:
             return False
         if not flight.is_found:
             key = flight.key
-            assert key is not None
             if key is not self._sought or key.length != flight.length:
                 self._seek(key, flight.length)
             self._flights.insert(self._place, flight)
@@ -577,7 +576,6 @@ class InFlight:
             middle = (low + high) // 2
             flight = flights[middle]
             other = flight.key
-            assert other is not None
             agreed: i64 = 0
             if other.namespace != key.namespace:
                 is_before = other.namespace < key.namespace
