@@ -68,6 +68,10 @@ class LeaseLocks:
         """Whether windows or a state are locked."""
         return self._windows is not None
 
+    def state_page(self, component: int) -> bytes:
+        """The page of the state that is locked, of a component by index; none if none is."""
+        return b"" if self._windows is None else self._windows.state_page(component)
+
     def hold_windows_at(self, length: int) -> bool:
         """Whether windows at a length are locked."""
         return self._windows is not None and self.windows_at == length
@@ -237,9 +241,8 @@ class PublishedTokens:
 
     def _unsaved(self, states: Mapping[int, int], end: int) -> dict[int, str]:
         """The save points up to `end` that a commit passes without a state, and why. Each is counted."""
-        point, tree = self._resources.layout.point, self._resources.tree
-        assert point is not None and self._states is not None
-        if not tree.pool(point).component.required:
+        assert self._states is not None
+        if self._states.is_optional:
             return {}
         passed: dict[int, str] = {}
         for length in self.save_at:

@@ -85,8 +85,7 @@ class StatePages:
         ):
             self.is_given_up = True
             return
-        device.reserve({self.name: 1})
-        self.running = device.allocate_one(self.name)
+        self.running = device.take_one(self.name)
 
     def give_up(self) -> None:
         """Free all pages, and have none any more. Idempotent."""

@@ -132,6 +132,13 @@ class TierPages(PageSource):
         if self.watcher is not None:
             self._counters.tell(self.watcher.landed, self._tier, boundary)
 
+    def take_one(self, name: str) -> int:
+        """A page id, after evicting if necessary. Raises as `reserve`, with nothing changed."""
+        allocator = self.allocators[name]
+        if not allocator.free_pages:
+            self.reserve({name: 1})
+        return allocator.allocate_one()
+
     def allocate_one(self, name: str) -> int:
         """A page id that was reserved; see PageAllocator.allocate_one."""
         return self.allocators[name].allocate_one()
@@ -279,7 +286,10 @@ class TierPages(PageSource):
 
     def are_free(self, needs: Mapping[str, int]) -> bool:
         """Whether each pool has so many free pages. Cost: O(components)."""
-        return all(count <= self.allocators[name].free_pages for name, count in needs.items())
+        are_free = True
+        for name, count in needs.items():  # compiled, a generator would be an object
+            are_free = are_free and count <= self.allocators[name].free_pages
+        return are_free
 
     def _evictable(self, name: str) -> int:
         """Pages of a pool that could be evicted."""

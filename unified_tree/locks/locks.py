@@ -376,7 +376,8 @@ class Locks:
         receipt.values.append(value)
         if value.locked_by is None:
             value.locked_by = {}
-            self._state.pools(value.tier)[value.component].lock(value)
+            state = self._state
+            (state.host_pools if value.tier is HOST else state.device_pools)[value.component].lock(value)
         elif receipt.serial in value.locked_by:
             return  # held by the receipt that moves
         value.locked_by[receipt.serial] = receipt
@@ -391,7 +392,7 @@ class Locks:
             value.locks -= 1
             if not value.locks:
                 value.locked_by = None
-                state.pools(value.tier)[value.component].unlock(value)
+                (state.host_pools if value.tier is HOST else state.device_pools)[value.component].unlock(value)
                 if is_blocking or state.nodes.is_retired(value.node):
                     self._unlocked(value.node)
 
@@ -550,6 +551,10 @@ class Receipt(Lock):
     def locks(self) -> Locks | None:
         """The tree's locks this receipt belongs to; None once released."""
         return self._locks
+
+    def state_page(self, component: int) -> bytes:
+        """The page of the state of a component, by index, that it locks; none if it locks none."""
+        return b"".join([value.pages for value in self.values if value.component == component])
 
     def add(self, value: Value) -> None:
         """A split divided a locked value: its upper half is locked too."""

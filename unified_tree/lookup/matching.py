@@ -407,7 +407,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             pools[i].used(value, path_length, now)
     if boundary.length == 0 or not (owned.points or owned.windows):
         return
-    node = state.nodes.get(boundary.node)
+    node = path_node if path_node.id == boundary.node else state.nodes.get(boundary.node)
     assert node is not None
     for i in owned.points:
         value = (node.host if is_host else node.device)[i] if node.end == boundary.length else None
