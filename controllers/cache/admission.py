@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.open_transfers import Load
     from unified_tree.controllers.weights.weights import Weights
-    from unified_tree.declare.keys import Key
     from unified_tree.terms.results import Match
 
 NOTHING: Final[dict[str, int]] = {}
@@ -116,37 +115,16 @@ class Admission:
         self._rebuild = rebuild
         self._save_limit = save_limit
 
-    def admit(
-        self,
-        key: Key,
-        checkpoints: Sequence[int] = (),
-        *,
-        priority: int = 0,
-        save_output: bool = False,
-        may_load: bool = True,
-        may_rebuild: bool = True,
-        reserve_tokens: int = 0,
-        fills: int = 0,
-        arriving: bool = False,
-    ) -> tuple[Lease, LeaseState]:
-        """A lease at the best candidate, and its state; see PrefixCache.acquire. The arguments were checked, but for the ids of
+    def admit(self, ask: Ask) -> tuple[Lease, LeaseState]:
+        """A lease at the best candidate, and its state; see PrefixCache.acquire. What is asked was checked, but for the ids of
         the tokens.
-
-        Args:
-            reserve_tokens: also allocate pages for so many tokens.
-            fills: take of windows only what this length needs, and save nothing on the way; see PrefixCache.acquire_to_fill.
-            arriving: resume from the path alone; see PrefixCache.acquire.
 
         If this raises, all locks and pages taken before are released, and nothing counts as used.
         """
-        ask = Ask(key, priority, save_output=save_output, arriving=arriving)
-        ask.checkpoints = checkpoints
-        ask.may_rebuild = self._rebuild and may_rebuild and not arriving
-        ask.reserve_tokens, ask.fills = reserve_tokens, fills
-        if arriving:
-            ask.fills = self._resources.layout.floor_to_page(key.length)
-            ask.reserve_tokens = max(reserve_tokens, key.length)
-        plan = self._plan(ask, TOO_DEAR if may_load else LOAD_FAILED, None, may_load=may_load)
+        if ask.arriving:
+            ask.fills = self._resources.layout.floor_to_page(ask.key.length)
+            ask.reserve_tokens = max(ask.reserve_tokens, ask.key.length)
+        plan = self._plan(ask, TOO_DEAR if ask.may_load else LOAD_FAILED, None, may_load=ask.may_load)
         try:
             return self._take(ask, plan)
         except (OutOfPagesError, TransferError) as error:
@@ -173,7 +151,7 @@ class Admission:
         plan = Plan(found, found.device, layout.saved_indices, unloaded, dropped)
         if ask.arriving:
             plan.boundary, plan.wanted = self._path_on_device(found)
-        elif ask.may_rebuild and found.rebuild.length > found.device.length:
+        elif self._rebuild and ask.may_rebuild and found.rebuild.length > found.device.length:
             plan.rebuilds = True
             plan.boundary, plan.wanted = found.rebuild, ()
         plan.compute_from = plan.boundary.length - (found.rebuild_tokens if plan.rebuilds else 0)
@@ -233,16 +211,16 @@ class Admission:
             taken = LeaseState(parts, generation, ask, plan.boundary, plan.compute_from, load)
             lease = Lease(self._owner, taken)
             self._leases.add(lease, taken)
-            taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
+            held = taken.begin(plan.wanted, plan.without, rebuilds=plan.rebuilds)
             points = self._plan_saves(ask, plan, taken) if parts.layout.needs_saves and not ask.fills else None
             if ask.reserve_tokens:
                 self._reserve(ask, plan, taken)
             elif plan.without:
                 taken.give_up(plan.without)
-            use(parts.state, found, taken.boundary)
+            use(parts.state, found, held)
             taken.admitted_by(found, plan.unloaded)
             if not plan.loads and parts.controller is not None:
-                parts.controller.hit(taken.boundary)
+                parts.controller.hit(held)
             if points is not None:
                 self._count_unsaved(taken, points)
             if parts.layout.can_give_up and taken.given_up:

@@ -19,7 +19,6 @@ from unified_tree.controllers.cache.sessions import shared_text
 from unified_tree.controllers.cache.state_pages import StatePages
 from unified_tree.declare.coverage import NO_LENGTH
 from unified_tree.terms.errors import LeaseError, OutOfPagesError, StaleBoundaryError
-from unified_tree.terms.tier import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -43,19 +42,35 @@ DOUBTED_AT: Final = 2
 
 
 class Ask:
-    """The arguments of a request; see `PrefixCache.acquire` and `Admission.admit`."""
+    """What a request asks for; see `PrefixCache.acquire`.
 
-    __slots__ = ("arriving", "checkpoints", "fills", "key", "may_rebuild", "priority", "reserve_tokens", "save_output")
+    Attributes:
+        may_rebuild: whether it may run tokens again before the boundary, where the cache does that.
+        fills: take of windows only what this length needs, and save nothing on the way; see `PrefixCache.acquire_to_fill`.
+    """
 
-    def __init__(self, key: Key, priority: int, *, save_output: bool, arriving: bool) -> None:
+    __slots__ = (
+        "arriving",
+        "checkpoints",
+        "fills",
+        "key",
+        "may_load",
+        "may_rebuild",
+        "priority",
+        "reserve_tokens",
+        "save_output",
+    )
+
+    def __init__(self, key: Key, reserve_tokens: int) -> None:
         self.key = key
-        self.priority = priority
-        self.save_output = save_output
-        self.arriving = arriving
         self.checkpoints: Sequence[int] = ()
-        self.may_rebuild = False
-        self.reserve_tokens = 0
+        self.priority = 0
+        self.save_output = False
+        self.may_load = True
+        self.may_rebuild = True
+        self.reserve_tokens = reserve_tokens
         self.fills = 0
+        self.arriving = False
 
 
 class Row:
@@ -220,11 +235,12 @@ class LeaseState:
         """See Lease."""
         return self.arrives and self.computed < self.prompt_tokens
 
-    def begin(self, wanted: tuple[int, ...], without: Collection[str], *, rebuilds: bool) -> None:
+    def begin(self, wanted: tuple[int, ...], without: Collection[str], *, rebuilds: bool) -> Boundary:
         """Lock the boundary it resumes from with the windows and states that are wanted (a load does that itself), allocate the
         running state, but for one that it is to do without, and fill the page tables.
 
-        Raises OutOfPagesError or StaleBoundaryError; `end` then frees what was allocated.
+        Returns that boundary by a name that is valid while it is locked. Raises OutOfPagesError or StaleBoundaryError; `end`
+        then frees what was allocated.
         """
         loading, boundary = self.load is not None, self.published.boundary
         if without:
@@ -239,15 +255,12 @@ class LeaseState:
                 source = b""
             elif loading:
                 source = self._resources.tree.transfers.pages_with_loads(boundary, self.states.name).tobytes()
-            elif self.locks.has_windows:
-                parts = self._resources
-                i = parts.state.layout.index[self.states.name]
-                source = b"".join(parts.locks.pages(boundary, i, Tier.DEVICE))
             else:
-                source = b""
+                source = self.locks.state_page(self._resources.state.layout.index[self.states.name])
             length = 0 if self.arrives else boundary.length
             self.states.begin_from(int.from_bytes(source, sys.byteorder) if source else None, length)
         self.tables.lay_out(boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading)
+        return boundary
 
     def admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, why what the host has was not loaded, if it was not, and what the policy
@@ -389,7 +402,7 @@ class LeaseState:
                 ages.let_go()
 
     def grow_now(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
-        """As `grow`, within a call that holds the ages."""
+        """As `grow`, within a call that happens at one time."""
         length = self.length
         if length_tokens > length:
             self.require_state(length_tokens)
@@ -561,24 +574,25 @@ class LeaseState:
         if publication.piece is not None:
             self.tokens.extend(publication.piece)
         self._has_published = True
+        published = self.published
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
             turn, tree = self.turn, self._resources.state
             tree.claimant, tree.arrival = None if turn is None else turn.session, self._arrival
             try:
-                passed = self.published.publish(publication)
+                passed = published.publish(publication)
             finally:
                 tree.claimant = tree.arrival = None
             if turn is not None:
                 node = self._end_of_turn()
                 if node is not None:
-                    saved = node.end if node.resumable else max(self.published.saved, default=0)
-                    turn.published(node, self.committed, saved)
+                    saved = node.end if node.resumable else max(published.saved, default=0)
+                    turn.published(node, published.committed, saved)
             if passed and self._misses is not None:
-                self._misses.unsaved(self._resources.ledger, self.boundary, passed)
+                self._misses.unsaved(self._resources.ledger, published.boundary, passed)
         if self._misses is not None:
-            self._misses.published(self._resources.ledger, self.committed)
+            self._misses.published(self._resources.ledger, published.committed)
         self.advance(publication.length)
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.hints import Hints
 from unified_tree.controllers.cache.lease import Lease, Leases
+from unified_tree.controllers.cache.lease_state import Ask
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_optional, checked_publication
 from unified_tree.controllers.cache.resources import CacheLayout, CacheResources
@@ -264,15 +265,10 @@ class PrefixCache:
             ages = self._resources.state.at_once(key.namespace)
             try:
                 admitted = self.sharing.admit(key) if self.sharing.is_on else None
-                lease, state = self._admission.admit(
-                    key if admitted is None else admitted.key,
-                    lengths,
-                    priority=priority,
-                    save_output=save_output,
-                    may_load=may_load,
-                    reserve_tokens=reserve_tokens,
-                    arriving=arriving,
-                )
+                ask = Ask(key if admitted is None else admitted.key, reserve_tokens)
+                ask.checkpoints, ask.priority, ask.save_output = lengths, priority, save_output
+                ask.may_load, ask.arriving = may_load, arriving
+                lease, state = self._admission.admit(ask)
             finally:
                 if ages is not None:
                     ages.let_go()
@@ -338,9 +334,9 @@ class PrefixCache:
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
         ages = self._resources.state.at_once(key.namespace)
         try:
-            lease, _ = self._admission.admit(
-                self.sharing.in_tree(key), may_load=False, may_rebuild=False, reserve_tokens=length_tokens, fills=length_tokens
-            )
+            ask = Ask(self.sharing.in_tree(key), length_tokens)
+            ask.fills, ask.may_load, ask.may_rebuild = length_tokens, False, False
+            lease, _ = self._admission.admit(ask)
             return lease
         finally:
             if ages is not None:
