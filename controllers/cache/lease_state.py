@@ -394,12 +394,12 @@ class LeaseState:
 
     def grow(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
         """See PrefixCache.allocate."""
-        ages = self._resources.state.at_once(self.tokens.owner)
+        state = self._resources.state
+        state.at_once(self.tokens.owner)
         try:
             self.grow_now(length_tokens, without)
         finally:
-            if ages is not None:
-                ages.let_go()
+            state.later()
 
     def grow_now(self, length_tokens: int, without: tuple[str, ...] = ()) -> None:
         """As `grow`, within a call that happens at one time."""

@@ -262,7 +262,7 @@ class PrefixCache:
         if observers.all:
             observers.tell("acquiring", key, request)
         try:
-            ages = self._resources.state.at_once(key.namespace)
+            self._resources.state.at_once(key.namespace)
             try:
                 admitted = self.sharing.admit(key) if self.sharing.is_on else None
                 ask = Ask(key if admitted is None else admitted.key, reserve_tokens)
@@ -270,8 +270,7 @@ class PrefixCache:
                 ask.may_load, ask.arriving = may_load, arriving
                 lease, state = self._admission.admit(ask)
             finally:
-                if ages is not None:
-                    ages.let_go()
+                self._resources.state.later()
             self._book(state, key, request)
             if observers.all:
                 observers.tell("acquired", lease, key)
@@ -332,15 +331,14 @@ class PrefixCache:
             raise LeaseError("the cache is closed; it takes no more requests")
         _check_prompt(key)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
-        ages = self._resources.state.at_once(key.namespace)
+        self._resources.state.at_once(key.namespace)
         try:
             ask = Ask(self.sharing.in_tree(key), length_tokens)
             ask.fills, ask.may_load, ask.may_rebuild = length_tokens, False, False
             lease, _ = self._admission.admit(ask)
             return lease
         finally:
-            if ages is not None:
-                ages.let_go()
+            self._resources.state.later()
 
     def open_session(self, name: Hashable, parent: Hashable | None = None) -> None:
         """Open a session before its first request, as a part of another: a subagent's, say. It ends with that one at the

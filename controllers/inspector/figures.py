@@ -142,7 +142,7 @@ def ages_of_uses(state: TreeState) -> list[list[float]]:
     back = 0
     while back <= state.clock:
         stamp = state.clock - back
-        shown.append([stamp, round(ages.now_s - ages.time_of(stamp), 4)])
+        shown.append([stamp, round(state.now_s - ages.time_of(stamp), 4)])
         back = max(back + 1, back * 11 // 10)
     return shown
 

@@ -226,7 +226,7 @@ def _book_victim(
             eviction = None
         if eviction is None or eviction.urgency < victim.urgency:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
-            eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages, victim, state.clock)
+            eviction = Eviction(i, tier, state.read_clock(), ghosts.beneficiary, evicted_pages, victim, state.clock)
             if share is not None:
                 eviction.share = (share.name, share.used, share.units)
             pool.last_eviction = eviction

@@ -10,7 +10,6 @@ recent and else to about a fiftieth of the ticks since then, and the memory is b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -145,19 +144,16 @@ class Ages:
 
     Args:
         component_count: how many components the tree has.
-        time_s: its clock, in seconds.
+        now_s: what its clock shows, in seconds.
 
     Attributes:
-        now_s: what the clock showed when it was read last.
+        now_s: what the clock showed at the last tick.
     """
 
-    __slots__ = ("_clock", "_device", "_host", "_is_held", "_is_read", "_ticks", "_time_s", "now_s")
+    __slots__ = ("_clock", "_device", "_host", "_ticks", "now_s")
 
-    def __init__(self, component_count: int, time_s: Callable[[], float]) -> None:
-        self._time_s = time_s
-        self.now_s = time_s()
-        self._is_held = False
-        self._is_read = False
+    def __init__(self, component_count: int, now_s: float) -> None:
+        self.now_s = now_s
         self._clock: i64 = 0
         self._ticks = [Tick(self.now_s) for _ in range(SLOTS * LEVELS)]
         self._device = [PoolAges() for _ in range(component_count)]
@@ -167,29 +163,13 @@ class Ages:
         """Those of one pool, by the component's index."""
         return (self._device if tier is DEVICE else self._host)[component]
 
-    def hold(self) -> None:
-        """All up to `let_go` happens at one time: the clock is read only once."""
-        self._is_held = True
-        self._is_read = False
-
-    def let_go(self) -> None:
-        """What comes next happens later."""
-        self._is_held = self._is_read = False
-
-    def read(self) -> float:
-        """What the clock shows, in seconds."""
-        if not self._is_read:
-            self._is_read = self._is_held
-            self.now_s = self._time_s()
-        return self.now_s
-
-    def tick(self, clock: i64) -> None:
+    def tick(self, clock: i64, now_s: float) -> None:
         """The logical clock has gone on by one. Cost: O(1), amortized."""
-        now = self.read()
         self._clock = clock
+        self.now_s = now_s
         first: i64 = 0
         while first < SLOTS * LEVELS:
-            self._ticks[first + (clock & (SLOTS - 1))].at_s = now
+            self._ticks[first + (clock & (SLOTS - 1))].at_s = now_s
             if clock & 1:
                 break
             clock >>= 1

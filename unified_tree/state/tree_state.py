@@ -69,7 +69,8 @@ class TreeState:
         arrival: what it answered to the arrival of the request that is served now.
         claimant: the session whose nodes are being made; None for none. `has_claims`: whether any session ever made one.
         claimants, holds: the open sessions, and what open hints hold.
-        clock: counts operations; a later use has a larger stamp.
+        clock: counts operations; a later use has a larger stamp. `now_s`: what the clock of `ages` and evictions showed when it
+            was read last.
         is_released: whether the tree was deleted.
     """
 
@@ -126,6 +127,10 @@ class TreeState:
         self.ghosts: Ghosts | None = None
         self.ages: Ages | None = None
         self.arrival: object = None
+        self._time_s = time_s
+        self.now_s = 0.0
+        self._is_at_once = False
+        self._is_read = False
         self.claimant: Claimant | None = None
         self.has_claims = False
         self.claimants: set[Claimant] = set()
@@ -161,15 +166,23 @@ class TreeState:
             self.texts = Ghosts(self.page_size, size, settings.faded_ghosts, time_s, is_gated=self.layout.is_gated)
         if settings.ghost_bytes:
             self.ghosts = self.texts
-            self.ages = Ages(len(self.components), time_s)
+            self.ages = Ages(len(self.components), self.read_clock())
 
-    def at_once(self, namespace: str) -> Ages | None:
-        """As `note_beneficiary`, for a call that happens at one time, which its end tells: `Ages.let_go`. None without ages."""
+    def at_once(self, namespace: str) -> None:
+        """As `note_beneficiary`; and all up to `later` happens at one time: the clock is read only once."""
         self.note_beneficiary(namespace)
-        ages = self.ages
-        if ages is not None:
-            ages.hold()
-        return ages
+        self._is_at_once, self._is_read = True, False
+
+    def later(self) -> None:
+        """What comes next happens later."""
+        self._is_at_once = self._is_read = False
+
+    def read_clock(self) -> float:
+        """What the clock shows, in seconds. It is not ours, and may raise."""
+        if not self._is_read:
+            self.now_s = self._time_s()
+            self._is_read = self._is_at_once
+        return self.now_s
 
     def note_beneficiary(self, namespace: str | None) -> None:
         """Evictions make room for a namespace from now on; None for no namespace."""
@@ -180,7 +193,7 @@ class TreeState:
         """An operation begins: what it uses or makes has a later stamp."""
         clock = self.clock + 1
         if self.ages is not None:
-            self.ages.tick(clock)  # reads a clock that is not ours, and may raise
+            self.ages.tick(clock, self.read_clock())
         self.clock = self._view.now = clock
 
     def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
@@ -255,6 +268,7 @@ class TreeState:
         """Give `node` a value it lacks. The pages were checked, perhaps marked as the tree's, too; a sharer's device value
         takes none.
         """
+        pool = self.pools(tier)[component]
         value = Value(node, component, tier, pages, self.clock, priority)
         value.spare = is_spare
         on_host = node.host[component]
@@ -277,7 +291,6 @@ class TreeState:
         if self.layout.is_path[component]:
             self._link_path(value)
         if tier is HOST or self.layout.owner_of[component] == component:
-            pool = self.pools(tier)[component]
             pool.take(value, are_taken=are_taken)
             pool.created(value)
         if self.host_value_count:

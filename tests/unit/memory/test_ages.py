@@ -43,12 +43,12 @@ def test_ages_fall_below_the_bound_of_their_bucket() -> None:
 
 def test_the_time_of_a_stamp_is_exact_for_recent_ones_and_else_nearly() -> None:
     clock, random = FakeClock(), Random(2)
-    ages = Ages(1, clock)
+    ages = Ages(1, clock.now_s)
     times = [clock.now_s]
     for stamp in range(1, 20_000):
         clock.now_s += random.random()
         times.append(clock.now_s)
-        ages.tick(stamp)
+        ages.tick(stamp, clock.now_s)
         for back in (0, 1, SLOTS - 1, random.randint(0, stamp)):
             if back <= stamp:
                 told = ages.time_of(stamp - back)
@@ -61,11 +61,11 @@ def test_the_time_of_a_stamp_is_exact_for_recent_ones_and_else_nearly() -> None:
 
 def test_any_number_of_ticks_takes_the_same_memory() -> None:
     clock = FakeClock()
-    ages = Ages(1, clock)
+    ages = Ages(1, clock.now_s)
     stamp = 1 << 62
     for at in (1, 5, 1 << 20, 1 << 40, stamp):
         clock.now_s += 1
-        ages.tick(at)
+        ages.tick(at, clock.now_s)
     assert ages.time_of(stamp) == clock.now_s
     assert ages.time_of(0) <= clock.now_s
     assert len(ages._ticks) == SLOTS * LEVELS
