@@ -280,9 +280,11 @@ class Admission:
 
     def _needs(self, ask: Ask, resumed: int, compute_from: int) -> dict[str, int]:
         """Device pages by component that a request takes beside those that it resumes from."""
-        layout, reserve_tokens, fills = self._resources.layout, ask.reserve_tokens, ask.fills
+        layout, fills = self._resources.layout, ask.fills
         needs = {} if layout.point is None else {layout.point: 1}
-        count, held = layout.pages(reserve_tokens), resumed // layout.page_size
+        if not ask.reserve_tokens:
+            return needs
+        count, held = layout.pages(ask.reserve_tokens), resumed // layout.page_size
         if count > held:
             for name in layout.paths:
                 needs[name] = count - held
