@@ -20,7 +20,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.inputs.arguments import integer
 from unified_tree.inputs.printable import printable
@@ -207,52 +207,28 @@ DEFAULT_FILE_BYTES = 64 * MIB
 DEFAULT_TOTAL_BYTES = 1024 * MIB
 
 
-class FileSystem(Protocol):
-    """The calls that are made of a disk. Each may raise OSError."""
-
-    def create(self, path: Path) -> int:
-        """Open a new file for writing; its descriptor."""
-        ...
-
-    def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        """Write some of the data; how much."""
-        ...
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file, and go on writing there."""
-        ...
-
-    def close(self, descriptor: int) -> None:
-        """Close it."""
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Delete a file."""
-        ...
-
-
 class Disk:
-    """The disk of this machine."""
+    """The disk of this machine. Each call may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """See FileSystem. Only the owner may read the file."""
+        """Open a new file for writing; its descriptor. Only the owner may read the file."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        """See FileSystem."""
+        """Write some of the data; how much."""
         return os.write(descriptor, data)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """See FileSystem."""
+        """Cut a file, and go on writing there."""
         os.ftruncate(descriptor, size)
         os.lseek(descriptor, size, os.SEEK_SET)
 
     def close(self, descriptor: int) -> None:
-        """See FileSystem."""
+        """Close it."""
         os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """See FileSystem."""
+        """Delete a file."""
         path.unlink()
 
 
@@ -278,7 +254,7 @@ class TraceFiles:
         *,
         file_bytes: int | Any = DEFAULT_FILE_BYTES,
         total_bytes: int | Any = DEFAULT_TOTAL_BYTES,
-        disk: FileSystem | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.file_bytes = integer(file_bytes, "file_bytes", ConfigurationError, minimum=1)
         self._total_bytes = integer(total_bytes, "total_bytes", ConfigurationError, minimum=1)
