@@ -169,13 +169,16 @@ def events_command(source: str, quiet_s: float, topic: str, **given: Any) -> Non
 
     SOURCE is the address of their publisher, tcp://HOST:PORT, or a file of batches, msgpack or JSON lines.
     """
-    from unified_tree.controllers.workbench.recorder.kv_events import EventTrace, read_batches
+    from unified_tree.controllers.workbench.recorder.kv_events import EventTrace
+    from unified_tree.controllers.workbench.traces.trace_files import read_records
 
     with _writer(given) as writer:
         trace = EventTrace(writer.hasher, writer.lose, quiet_s=quiet_s)
+        is_file = "://" not in source
+        batches = (each.fields for each in read_records(Path(source))) if is_file else _published(source, topic, writer)
         try:
             with _stopped_by_signals():
-                for batch in _published(source, topic, writer) if "://" in source else read_batches(Path(source)):
+                for batch in batches:
                     for line in trace.batch(batch):
                         writer.write_line(line)
         except KeyboardInterrupt:

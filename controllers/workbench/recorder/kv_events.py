@@ -13,7 +13,7 @@ Each costs some 0.7 kB; the least recently used go beyond a bound. An event whos
 never seen, is counted. Removals are not needed: a hash stands for the same tokens when it is stored again.
 
 Events come as msgpack over ZeroMQ, batches `[time, events, rank]`; an event is a map with its `type`, or, in older versions,
-an array that begins with it. A file holds such batches one after another, or as JSON, one a line.
+an array that begins with it. In a file, `read_records` makes an object of every batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from unified_tree.controllers.workbench.recorder.block_hashes import token_bytes
 from unified_tree.controllers.workbench.recorder.exchanges import namespace_of
 from unified_tree.controllers.workbench.recorder.trace_writer import MAX_TOKENS, TraceLine
 from unified_tree.inputs.arguments import integer
-from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json
-from unified_tree.terms.errors import ConfigurationError, TraceError
+from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from unified_tree.controllers.workbench.recorder.block_hashes import BlockHasher, Chain
 
@@ -57,7 +55,6 @@ DEFAULT_KNOWN_BLOCKS = 500_000
 DEFAULT_QUIET_S = 5.0
 MAX_OPEN = 10_000
 MAX_BATCH_BYTES = 1 << 28
-PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +115,13 @@ class EventTrace:
         """Take a batch; the requests that have ended by it. Cost: a hash for each new block, O(path) for each that ends."""
         ended: list[TraceLine] = []
         try:
-            time_s, events, *more = batch if isinstance(batch, list) else (batch["ts"], batch["events"])
+            names = ("ts", "events", "data_parallel_rank")
+            time_s, events, *more = batch if isinstance(batch, list) else map(batch.get, names)
             time_ms = round(float(time_s) * 1000)
             ended += self._quiet(time_ms)
             for event in events:
                 self._event(event, time_ms, more[0] if more and type(more[0]) is int else 0)
-        except (TypeError, ValueError, KeyError, OverflowError, IndexError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             self._lose(UNREADABLE_EVENT)
         while len(self._runs) > MAX_OPEN:
             ended += self._end(*self._runs.popitem(last=False))
@@ -217,44 +215,6 @@ def _namespace(fields: dict[str, Any]) -> str:
 
 def _marked(token: int, what: Any) -> int:
     return int.from_bytes(blake2b(repr((token, what)).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
-
-
-def read_batches(path: Path) -> Iterator[Any]:
-    """The batches of a file: msgpack one after another, or JSON, one a line.
-
-    Raises TraceError for a file that cannot be read or is neither.
-    """
-    try:
-        with open_given(path) as stream:
-            first = stream.peek(1)[:1]
-            yield from _json_batches(path, stream) if first in (b"{", b"[") else _packed_batches(path, stream)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _json_batches(path: Path, stream: Any) -> Iterator[Any]:
-    number = 0
-    while line := stream.readline(MAX_BATCH_BYTES + 1):
-        number += 1
-        if line.strip():
-            try:
-                yield parse_json(line)
-            except NotJsonError as error:
-                raise TraceError(f"{path}:{number}: is not JSON: {error.why}") from error
-
-
-def _packed_batches(path: Path, stream: Any) -> Iterator[Any]:
-    import msgpack
-
-    unpacker = msgpack.Unpacker(
-        raw=False, max_buffer_size=MAX_BATCH_BYTES, unicode_errors="surrogateescape", strict_map_key=False
-    )
-    try:
-        while piece := stream.read(PIECE_BYTES):
-            unpacker.feed(piece)
-            yield from unpacker
-    except (ValueError, msgpack.UnpackException) as error:
-        raise TraceError(f"{path}: is no msgpack at byte {unpacker.tell():,}: {error}") from error
 
 
 class EventSubscription:

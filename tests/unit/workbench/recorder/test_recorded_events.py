@@ -20,10 +20,10 @@ from unified_tree.controllers.workbench.recorder.kv_events import (
     UNREADABLE_EVENT,
     EventSubscription,
     EventTrace,
-    read_batches,
 )
 from unified_tree.controllers.workbench.recorder.trace_writer import TraceLine
-from unified_tree.terms.errors import ConfigurationError, TraceError
+from unified_tree.controllers.workbench.traces.trace_files import read_records
+from unified_tree.terms.errors import ConfigurationError
 
 BLOCK = 3
 PROMPT = list(range(12))
@@ -139,18 +139,9 @@ def test_a_file_of_batches(tmp_path: Path, form: str) -> None:
         objects = [{"ts": batch[0], "events": batch[1]} for batch in batches]
         path.write_text("\n".join(map(json.dumps, batches if form == "lists" else objects)))
     listener = Listener()
-    for batch in read_batches(path):
-        listener.ended += listener.trace.batch(batch)
+    for record in read_records(path):
+        listener.ended += listener.trace.batch(record.fields)
     assert [told(line) for line in listener.end()] == [(24, 0, ids(PROMPT * 2))]
-
-
-@pytest.mark.parametrize("content", [b"\xc1", b"[1, 2\n", b"{]"])
-def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "events").write_bytes(content)
-    with pytest.raises(TraceError):
-        list(read_batches(tmp_path / "events"))
-    with pytest.raises(TraceError):
-        list(read_batches(tmp_path / "missing"))
 
 
 def test_a_subscription_counts_what_it_missed() -> None:
