@@ -7,6 +7,7 @@ a server happened to send, so a field of an unexpected type is as good as none.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,31 @@ class Answered:
     output: list[Any] = field(default_factory=list)
     pieces: int = 0
 
+    def read_counts(self, counts: Mapping[str, Any]) -> None:
+        """Read the lengths that are told by their names at an engine."""
+        self.prompt_tokens = _count(counts.get("prompt_tokens"), self.prompt_tokens)
+        self.output_tokens = _count(counts.get("completion_tokens"), self.output_tokens)
+        self.cached_tokens = _count(counts.get("cached_tokens"), self.cached_tokens)
+
+    def recorded(self, time_ms: int, tokens: bytes, *, is_exact: bool, namespace: str) -> RecordedRequest:
+        """The request with this prompt, whose tokens are the engine's own or an estimate."""
+        count, told, cached = len(tokens) // TOKEN_BYTES, self.prompt_tokens, self.cached_tokens
+        if not is_exact and told and cached is not None:  # in tokens of the same estimate
+            cached = round(cached * count / told)
+        answer = b""
+        if is_exact and told in (None, count):
+            with suppress(TypeError, ValueError, OverflowError):
+                answer = token_bytes(self.output)
+        return RecordedRequest(
+            time_ms=time_ms,
+            tokens=tokens,
+            namespace=namespace,
+            prompt_tokens=told if is_exact and told else count,
+            output_tokens=self.pieces if self.output_tokens is None else self.output_tokens,
+            cached_tokens=cached,
+            answer=answer,
+        )
+
 
 def namespace_of(extra_key: Any = None, cache_salt: Any = None, adapter: Any = None) -> str:
     """The namespace that keeps equal prompts apart, as one name.
@@ -107,28 +133,7 @@ class ExchangeReader:
         alone = len(given) == 1
         for at, (tokens, is_exact) in enumerate(given):
             found = answers.get(at, Answered()) if alone or exchange.kind is Kind.GENERATE else Answered()
-            yield self._request(exchange.time_ms, tokens, is_exact, self._namespace(fields, at), found)
-
-    def _request(self, time_ms: int, tokens: bytes, is_exact: bool, namespace: str, found: Answered) -> RecordedRequest:
-        count = len(tokens) // TOKEN_BYTES
-        told, cached = found.prompt_tokens, found.cached_tokens
-        if not is_exact and told and cached is not None:  # in tokens of the same estimate
-            cached = round(cached * count / told)
-        answer = b""
-        if is_exact and found.output and (told is None or told == count):
-            try:
-                answer = token_bytes(found.output)
-            except (TypeError, ValueError, OverflowError):
-                answer = b""
-        return RecordedRequest(
-            time_ms=time_ms,
-            tokens=tokens,
-            namespace=namespace,
-            prompt_tokens=told if is_exact and told else count,
-            output_tokens=found.pieces if found.output_tokens is None else found.output_tokens,
-            cached_tokens=cached,
-            answer=answer,
-        )
+            yield found.recorded(exchange.time_ms, tokens, is_exact=is_exact, namespace=self._namespace(fields, at))
 
     def _namespace(self, fields: Mapping[str, Any], at: int) -> str:
         def own(name: str) -> Any:
@@ -222,7 +227,7 @@ def _read_completed(message: dict[str, Any], answered: Answered) -> None:
     """Read an object of the OpenAI API: a whole answer, or a piece of it."""
     usage = message.get("usage")
     if isinstance(usage, dict):
-        _read_counts(usage, answered)
+        answered.read_counts(usage)
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict):
             answered.cached_tokens = _count(details.get("cached_tokens"), answered.cached_tokens)
@@ -245,17 +250,11 @@ def _read_generated(message: dict[str, Any], answered: Answered, *, is_stream: b
     """Read an object of SGLang's own API. Each piece of a stream has the counts up to there."""
     meta = message.get("meta_info")
     if isinstance(meta, dict):
-        _read_counts(meta, answered)
-        answered.cached_tokens = _count(meta.get("cached_tokens"), answered.cached_tokens)
+        answered.read_counts(meta)
     output = message.get("output_ids")
     if isinstance(output, list):  # a stream's are all up to there, or, with --incremental-streaming-output, the new ones
         is_new = is_stream and len(output) < (answered.output_tokens or 0)
         answered.output = [*answered.output, *output] if is_new else output
-
-
-def _read_counts(counts: dict[str, Any], answered: Answered) -> None:
-    answered.prompt_tokens = _count(counts.get("prompt_tokens"), answered.prompt_tokens)
-    answered.output_tokens = _count(counts.get("completion_tokens"), answered.output_tokens)
 
 
 def _count(value: Any, default: int | None) -> int | None:

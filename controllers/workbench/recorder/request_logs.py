@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.workbench.recorder.block_hashes import TOKEN_BYTES, token_bytes
-from unified_tree.controllers.workbench.recorder.exchanges import namespace_of, prompts_in
+from unified_tree.controllers.workbench.recorder.block_hashes import token_bytes
+from unified_tree.controllers.workbench.recorder.exchanges import Answered, namespace_of, prompts_in
 from unified_tree.controllers.workbench.recorder.recorder import UNREADABLE, UnrecordedError
-from unified_tree.controllers.workbench.recorder.trace_writer import MAX_TOKENS, RecordedRequest
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from unified_tree.controllers.workbench.recorder.prompt_tokens import PromptTokens
+    from unified_tree.controllers.workbench.recorder.trace_writer import RecordedRequest
 
 CUT = "the log has no whole prompt"
 MAX_LINE_BYTES = 1 << 28
@@ -68,10 +68,7 @@ class Logged:
     prompt: Any = None
     is_cut: bool = False
     namespace: str = ""
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    output: list[int] = field(default_factory=list)
+    answered: Answered = field(default_factory=Answered)
 
 
 class LogReader:
@@ -147,12 +144,9 @@ class LogReader:
         logged.prompt = asked.get("input_ids") or asked.get("text")
         logged.is_cut = is_cut_json(asked.get("input_ids")) or (not asked.get("input_ids") and is_cut_json(logged.prompt))
         logged.namespace = namespace_of(asked.get("extra_key"), asked.get("cache_salt"), asked.get("lora_path"))
-        logged.prompt_tokens, logged.output_tokens, logged.cached_tokens = (
-            each if type(each) is int and 0 <= each <= MAX_TOKENS else None
-            for each in (meta.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens"))
-        )
+        logged.answered.read_counts(meta)
         output = out.get("output_ids")
-        logged.output = output if isinstance(output, list) and not is_cut_json(output) else []
+        logged.answered.output = output if isinstance(output, list) and not is_cut_json(output) else []
         yield from self._requests(logged)
 
     def _sglang(self, line: bytes, is_end: bool, begin: int) -> Iterator[RecordedRequest]:
@@ -168,10 +162,8 @@ class LogReader:
         logged.prompt = ids or logged_fields.text("text")
         logged.is_cut = ("input_ids" if ids else "text") in logged_fields.cut
         logged.namespace = namespace_of(*(logged_fields.text(each) for each in ("extra_key", "cache_salt", "lora_path")))
-        counts = logged_fields.counts
-        logged.prompt_tokens, logged.output_tokens = counts.get("prompt_tokens"), counts.get("completion_tokens")
-        logged.cached_tokens = counts.get("cached_tokens")
-        logged.output = logged_fields.output
+        logged.answered.read_counts(logged_fields.counts)
+        logged.answered.output = logged_fields.output
         yield from self._requests(logged)
 
     def _vllm(self, line: bytes, found: re.Match[bytes]) -> Iterator[RecordedRequest]:
@@ -187,13 +179,13 @@ class LogReader:
         logged_open = self._open.get(name)
         if logged_open is None:
             return
-        output = fields.ids("output_token_ids") or []
+        output, answered = fields.ids("output_token_ids") or [], logged_open.answered
         if line.startswith(b"(streaming delta)", found.end()):
-            logged_open.output += output
+            answered.output += output
             return
         if not line.startswith(b"(streaming", found.end()) or output:
-            logged_open.output = output
-        logged_open.output_tokens = len(logged_open.output)
+            answered.output = output
+        answered.output_tokens = len(answered.output)
         del self._open[name]
         yield from self._requests(logged_open)
 
@@ -217,26 +209,14 @@ class LogReader:
         try:
             given = prompts_in(logged.prompt)
             for prompt in given:
-                yield self._request(logged, prompt, is_alone=len(given) == 1)
+                answered = logged.answered if len(given) == 1 else Answered()
+                if isinstance(prompt, str):
+                    tokens, is_exact, answered.output = self._prompts.of_text(prompt), self._prompts.is_exact, []
+                else:
+                    tokens, is_exact = token_bytes(prompt), True
+                yield answered.recorded(logged.time_ms, tokens, is_exact=is_exact, namespace=logged.namespace)
         except (TypeError, ValueError, OverflowError):
             self._lose(UNREADABLE)
-
-    def _request(self, logged: Logged, prompt: str | list[int], *, is_alone: bool) -> RecordedRequest:
-        is_text = isinstance(prompt, str)
-        tokens = self._prompts.of_text(prompt) if isinstance(prompt, str) else token_bytes(prompt)
-        is_exact = self._prompts.is_exact or not is_text
-        count, told, cached = len(tokens) // TOKEN_BYTES, logged.prompt_tokens, logged.cached_tokens
-        if not is_exact and told and cached is not None:
-            cached = round(cached * count / told)
-        return RecordedRequest(
-            time_ms=logged.time_ms,
-            tokens=tokens,
-            namespace=logged.namespace,
-            prompt_tokens=told if is_exact and is_alone and told else count,
-            output_tokens=(logged.output_tokens or 0) if is_alone else 0,
-            cached_tokens=cached if is_alone else None,
-            answer=token_bytes(logged.output) if is_alone and not is_text and told in (None, count) else b"",
-        )
 
     def _time_ms(self, line: bytes) -> int:
         """The time before the message, as if it was UTC; that of the line before where there is none."""
