@@ -38,23 +38,6 @@ class TreeWalk:
         has_ended: nothing is left to read.
     """
 
-    __slots__ = (
-        "_at",
-        "_has_tokens",
-        "_is_second",
-        "_last_id",
-        "_nodes",
-        "_numbers",
-        "_root_numbers",
-        "_state",
-        "edges",
-        "has_ended",
-        "roots",
-        "rows",
-        "seen",
-        "values",
-    )
-
     def __init__(self, state: TreeState, has_tokens: bool) -> None:
         self._state = state
         self._has_tokens = has_tokens

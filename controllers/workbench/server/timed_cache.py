@@ -60,8 +60,6 @@ class PoolsInUse:
 class Stopwatch:
     """Nanoseconds inside its `with` blocks, errors included."""
 
-    __slots__ = ("_start_ns", "ns")
-
     def __init__(self) -> None:
         self.ns = 0
 
@@ -78,8 +76,6 @@ class TracedSessions:
     Args:
         workload: whose requests know their chains.
     """
-
-    __slots__ = ("_last",)
 
     def __init__(self, workload: Workload) -> None:
         self._last = {request.chain: request.index for request in workload.requests}
@@ -118,8 +114,6 @@ class TimedCache:
         polled: the time in `poll` and `prefetched`, which are no one request's.
         pools: what of the cache's pools is in use.
     """
-
-    __slots__ = ("_grown", "_packs", "_pages", "_room", "_sessions", "cache", "max_tokens", "polled", "pools")
 
     def __init__(
         self,
@@ -264,29 +258,6 @@ class ServedRequest:
         missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
         spent: time inside the library for it.
     """
-
-    __slots__ = (
-        "admitted",
-        "arrived",
-        "computed",
-        "computing",
-        "decoding_from",
-        "event_number",
-        "failed_loads",
-        "fetched_tokens",
-        "granted",
-        "had_token",
-        "has_computed",
-        "lease",
-        "loading_from",
-        "missing_tokens",
-        "queued",
-        "request",
-        "spent",
-        "started",
-        "target",
-        "tokens",
-    )
 
     def __init__(self, request: Request, arrived: int = 0) -> None:
         self.request = request

@@ -34,8 +34,6 @@ class HitCounts:
     (64, 164)
     """
 
-    __slots__ = ("_gains",)
-
     def __init__(self) -> None:
         self._gains: dict[int, int] = {}
 
@@ -354,8 +352,6 @@ class ValueOrder:
 
     Cost: O(1) to add and remove; a distance is a sum over n / 512 chunks, with n the times so far, in numpy.
     """
-
-    __slots__ = ("_chunks", "_weights", "now")
 
     def __init__(self) -> None:
         self.now = 0
