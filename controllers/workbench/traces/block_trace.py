@@ -18,6 +18,7 @@ another.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ from unified_tree.controllers.workbench.traces.workload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
 
@@ -122,27 +123,10 @@ class _Lines:
         return time_s
 
 
-def _is_bailian(records: Sequence[Record]) -> bool:
-    return records[0].has("chat_id", "parent_chat_id", "hash_ids")
-
-
-def _is_block_trace(records: Sequence[Record]) -> bool:
-    return "hash_ids" in records[0].fields or records[0].has("timestamp", "input_length", "hash_runs")
-
-
-def _read_bailian(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
-    clock = Clock(options.clock_unit, "s")
-    return _workload(name, records, options, clock, "as Bailian's traces have it", BAILIAN_BLOCK_TOKENS)
-
-
-def _read_mooncake(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
-    clock = Clock(options.clock_unit, "ms")
-    return _workload(name, records, options, clock, "as Mooncake's traces have it", None)
-
-
-def _workload(
-    name: str, records: Iterable[Record], options: TraceOptions, clock: Clock, why: str, own_block_tokens: int | None
+def _read(
+    name: str, records: Iterable[Record], options: TraceOptions, *, unit: str, why: str, own_block_tokens: int | None = None
 ) -> Workload:
+    clock = Clock(options.clock_unit, unit)
     lines = _Lines(clock, Starts(options))
     lines.read(islice(records, options.max_requests))
     prompts, counts = np.array(lines.prompt_tokens, np.int64), lines.blocks.counts()
@@ -205,15 +189,15 @@ BAILIAN = TraceFormat(
     name="Bailian traces",
     fields=("chat_id", "parent_chat_id", "timestamp", "input_length", "hash_ids"),
     clock="timestamp, seconds",
-    matches=_is_bailian,
-    read=_read_bailian,
+    matches=lambda records: records[0].has("chat_id", "parent_chat_id", "hash_ids"),
+    read=partial(_read, unit="s", why="as Bailian's traces have it", own_block_tokens=BAILIAN_BLOCK_TOKENS),
 )
 MOONCAKE = TraceFormat(
     name="block traces (Mooncake)",
     fields=("input_length", "hash_ids"),
     clock="timestamp, milliseconds; or session_id with delay, milliseconds; or none",
-    matches=_is_block_trace,
-    read=_read_mooncake,
+    matches=lambda records: "hash_ids" in records[0].fields or records[0].has("timestamp", "input_length", "hash_runs"),
+    read=partial(_read, unit="ms", why="as Mooncake's traces have it"),
 )
 
 
@@ -226,11 +210,6 @@ DEFAULT_BLOCK_TOKENS = 16
 def _dynamo_event(record: Record) -> Record:
     """The event itself, which some sinks put into an envelope."""
     return record.record("event") if isinstance(record.fields.get("event"), dict) else record
-
-
-def _is_dynamo(records: Sequence[Record]) -> bool:
-    events = [_dynamo_event(record).fields for record in records]
-    return any(str(event.get("schema", "")).startswith(SCHEMA) for event in events)
 
 
 def _read_dynamo(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
@@ -300,6 +279,6 @@ DYNAMO = TraceFormat(
     name="Dynamo request traces",
     fields=("schema", "event_type", "request"),
     clock="request_received_ms, milliseconds since 1970",
-    matches=_is_dynamo,
+    matches=lambda records: any(str(_dynamo_event(record).fields.get("schema", "")).startswith(SCHEMA) for record in records),
     read=_read_dynamo,
 )

@@ -29,7 +29,7 @@ from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from unified_tree.controllers.workbench.traces.text_requests import Tokens
     from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
@@ -302,10 +302,9 @@ def _format(
         notes += [clock.note(OWN.format(name), log.wait)] if log.wait is not None else []
         return log.requests.workload(file, notes)
 
-    def is_one(records: Sequence[Record]) -> bool:
-        return matches(records[0].fields)
-
-    return TraceFormat(name=name, fields=fields, clock=f"{time}, {unit}", matches=is_one, read=read)
+    return TraceFormat(
+        name=name, fields=fields, clock=f"{time}, {unit}", matches=lambda records: matches(records[0].fields), read=read
+    )
 
 
 def _holds_prompt(fields: dict[str, Any]) -> bool:
@@ -358,11 +357,4 @@ CHAT_LOG = _format(
     ),
     _logged,
 )
-PROMPTS = _format(
-    "prompts of vLLM's and SGLang's benchmarks",
-    ("prompt",),
-    "timestamp",
-    "s",
-    _holds_prompt,
-    _logged,
-)
+PROMPTS = _format("prompts of vLLM's and SGLang's benchmarks", ("prompt",), "timestamp", "s", _holds_prompt, _logged)

@@ -138,10 +138,9 @@ def _format(
         notes = [clock.note(f"as {name} have it", field) for field in sorted(used)]
         return requests.workload(file, notes if "timestamp" in used else [*notes, starts.note])
 
-    def is_one(records: Sequence[Record]) -> bool:
-        return matches(records[0].fields)
-
-    return TraceFormat(name=name, fields=fields, clock=clock_text, matches=is_one, read=read)
+    return TraceFormat(
+        name=name, fields=fields, clock=clock_text, matches=lambda records: matches(records[0].fields), read=read
+    )
 
 
 def _has_answers(fields: dict[str, Any]) -> bool:
@@ -149,20 +148,11 @@ def _has_answers(fields: dict[str, Any]) -> bool:
     if any(isinstance(fields.get(name), list) for name in TURN_LISTS[:2]):
         return True
     messages = fields.get("messages")
-    return isinstance(messages, list) and bool(messages) and _is_answer(messages[-1]) and "response" not in fields
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return isinstance(last, dict) and last.get("role") == ASSISTANT and "response" not in fields
 
 
-def _is_answer(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") == ASSISTANT
-
-
-SHARE_GPT = _format(
-    "conversations (ShareGPT)",
-    ("conversations",),
-    "none",
-    _has_answers,
-    _told,
-)
+SHARE_GPT = _format("conversations (ShareGPT)", ("conversations",), "none", _has_answers, _told)
 MULTI_TURNS = _format(
     "aiperf multi-turn conversations",
     ("turns",),
@@ -187,10 +177,6 @@ class _Line:
         self.message: Message | None = None
         self.answer: object = None
         """The fields that the lines of one answer have in common."""
-
-
-def _is_claude_code(records: Sequence[Record]) -> bool:
-    return any(record.fields.get("type") in KINDS and record.has("uuid", "message") for record in records)
 
 
 def _read_claude_code(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
@@ -269,6 +255,6 @@ CLAUDE_CODE = TraceFormat(
     name="Claude Code session logs",
     fields=("type", "uuid", "timestamp", "message"),
     clock="timestamp, a date",
-    matches=_is_claude_code,
+    matches=lambda records: any(record.fields.get("type") in KINDS and record.has("uuid", "message") for record in records),
     read=_read_claude_code,
 )

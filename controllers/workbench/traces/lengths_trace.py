@@ -20,52 +20,47 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
 
+    Row = tuple[float, int, int]
+    """Of a request the time in seconds, and the lengths of prompt and answer."""
+
 NO_SHARING = "it holds lengths alone: every prompt is taken for its own and nothing hits; it cannot say what a cache brings"
 BLOCK_TOKENS = 1
 
 
-def _rows(time: str, prompt: str, answer: str) -> Callable[[Iterable[Record], Clock], Iterator[tuple[float, int, int]]]:
-    """A reader of rows with these columns: the time in seconds, and the lengths of prompt and answer."""
-
-    def read(records: Iterable[Record], clock: Clock) -> Iterator[tuple[float, int, int]]:
-        for record in records:
-            time_s = clock.seconds(record, time) if time in record.fields else 0.0
-            yield time_s, record.integer(prompt), record.integer(answer) if answer in record.fields else 0
-
-    return read
+def _rows(records: Iterable[Record], clock: Clock, time: str, prompt: str, answer: str) -> Iterator[Row]:
+    """The requests of rows with these columns."""
+    for record in records:
+        time_s = clock.seconds(record, time) if time in record.fields else 0.0
+        yield time_s, record.integer(prompt), record.integer(answer) if answer in record.fields else 0
 
 
-def _results(records: Iterable[Record], clock: Clock) -> Iterator[tuple[float, int, int]]:
+def _results(records: Iterable[Record], clock: Clock, time: str, prompt: str, answer: str) -> Iterator[Row]:
     """The requests of the results of benchmarks; runs follow one another."""
     begin_s = 0.0
     for record in records:
-        prompts, answers = record.items("input_lens"), record.items("output_lens")
-        times = record.fields.get("start_times")
+        prompts, answers, times = record.items(prompt), record.items(answer), record.fields.get(time)
         if len(answers) != len(prompts) or (times is not None and (not isinstance(times, list) or len(times) != len(prompts))):
-            raise record.inner("output_lens").error(f"must be as many as input_lens, {len(prompts)}", answers)
+            raise record.inner(answer).error(f"must be as many as {prompt}, {len(prompts)}", answers)
         rows = [
-            Record({"start_times": at, "input_lens": prompt, "output_lens": answer}, record.where, f"[{i}]")
-            for i, (at, prompt, answer) in enumerate(zip(times or [0.0] * len(prompts), prompts, answers, strict=True))
+            Record({time: at, prompt: asked, answer: said}, record.where, f"[{i}]")
+            for i, (at, asked, said) in enumerate(zip(times or [0.0] * len(prompts), prompts, answers, strict=True))
         ]
-        seconds = [clock.seconds(row, "start_times") if times else 0.0 for row in rows]
+        seconds = [clock.seconds(row, time) if times else 0.0 for row in rows]
         first_s = min(seconds, default=0.0)
         for row, at_s in zip(rows, seconds, strict=True):
-            yield begin_s + at_s - first_s, row.integer("input_lens"), row.integer("output_lens")
+            yield begin_s + at_s - first_s, row.integer(prompt), row.integer(answer)
         duration_s = clock.duration(record, "duration") if "duration" in record.fields else 0.0
         begin_s += max([duration_s, *(at_s - first_s for at_s in seconds)])
 
 
 def _format(
-    name: str,
-    fields: tuple[str, ...],
-    time: str,
-    unit: str,
-    matches: Callable[[Sequence[Record]], bool],
-    rows: Callable[[Iterable[Record], Clock], Iterator[tuple[float, int, int]]],
+    name: str, fields: tuple[str, ...], time: str, unit: str, rows: Callable[..., Iterator[Row]] = _rows
 ) -> TraceFormat:
+    """A format whose last two fields are the lengths of prompt and answer."""
+
     def read(file: str, records: Iterable[Record], options: TraceOptions) -> Workload:
         clock = Clock(options.clock_unit, unit, time)
-        lengths = list(islice(rows(records, clock), options.max_requests))
+        lengths = list(islice(rows(records, clock, time, *fields[-2:]), options.max_requests))
         first_s = min((time_s for time_s, _, _ in lengths), default=0.0)
         requests = in_arrival_order(
             Request(
@@ -81,42 +76,15 @@ def _format(
         when = clock.note(f"as {name} have it") if clock.was_read else "it has no clock: the requests of a run come all at once"
         return Workload(name=file, requests=requests, block_count=0, notes=(NO_SHARING, when), tells_sharing=False)
 
+    def matches(records: Sequence[Record]) -> bool:
+        return records[0].has(*fields) and not records[0].has_blocks
+
     return TraceFormat(name=name, fields=fields, clock=f"{time}, {unit}", matches=matches, read=read)
 
 
-def _has(*names: str) -> Callable[[Sequence[Record]], bool]:
-    return lambda records: records[0].has(*names)
-
-
-BURST_GPT = _format(
-    "BurstGPT traces",
-    ("Timestamp", "Request tokens", "Response tokens"),
-    "Timestamp",
-    "s",
-    _has("Timestamp", "Request tokens", "Response tokens"),
-    _rows("Timestamp", "Request tokens", "Response tokens"),
-)
-AZURE = _format(
-    "Azure LLM inference traces",
-    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-    "TIMESTAMP",
-    "s",
-    _has("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-    _rows("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-)
+BURST_GPT = _format("BurstGPT traces", ("Timestamp", "Request tokens", "Response tokens"), "Timestamp", "s")
+AZURE = _format("Azure LLM inference traces", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "TIMESTAMP", "s")
 BENCH_RESULTS = _format(
-    "results of vLLM's and SGLang's benchmarks",
-    ("input_lens", "output_lens"),
-    "start_times",
-    "s",
-    _has("input_lens", "output_lens"),
-    _results,
+    "results of vLLM's and SGLang's benchmarks", ("input_lens", "output_lens"), "start_times", "s", _results
 )
-LENGTHS = _format(
-    "lengths without hash_ids",
-    ("input_length", "output_length"),
-    "timestamp",
-    "ms",
-    lambda records: records[0].has("input_length", "output_length") and not records[0].has_blocks,
-    _rows("timestamp", "input_length", "output_length"),
-)
+LENGTHS = _format("lengths without hash_ids", ("input_length", "output_length"), "timestamp", "ms")

@@ -27,7 +27,7 @@ from unified_tree.controllers.workbench.traces.trace_records import Clock, Start
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Int64s
@@ -143,10 +143,6 @@ class _Reader:
         return f"times of sub-agents count from {place}, for {why}; --sub-agent-clock overrides"
 
 
-def _is_session_trace(records: Sequence[Record]) -> bool:
-    return isinstance(records[0].fields.get("requests"), list)
-
-
 def _read(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
     reader = _Reader(options, Clock(options.clock_unit, "s", "t"))
     starts = Starts(options)
@@ -195,6 +191,6 @@ SESSIONS = TraceFormat(
     name="kv-cache-tester sessions (Weka, AgentX)",
     fields=("block_size", "requests"),
     clock="t, seconds from the session's start; sub-agents' from their own or the session's, by evidence",
-    matches=_is_session_trace,
+    matches=lambda records: isinstance(records[0].fields.get("requests"), list),
     read=_read,
 )
