@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, log
@@ -129,24 +130,16 @@ def survey(
     """
     sizes = sorted(set(path_tokens), key=lambda tokens: float("inf") if tokens is None else tokens)
     jobs = min(jobs or os.cpu_count() or 1, len(sizes))
-    if jobs == 1 or len(sizes) * len(sample.workload.requests) <= FEW_REQUESTS:
-        passes = []
-        for tokens in sizes:
-            passes.append(one_pass(sample, needs, settings, tokens))
+    passes: list[Served] = []
+    with ExitStack() as pool:
+        served: Iterable[Served] = (one_pass(sample, needs, settings, tokens) for tokens in reversed(sizes))
+        if jobs > 1 and len(sizes) * len(sample.workload.requests) > FEW_REQUESTS:
+            executor = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_keep, initargs=(sample, needs, settings))
+            served = pool.enter_context(executor).map(_kept_pass, reversed(sizes))
+        for each in served:  # the largest first
+            passes.insert(0, each)
             if progress is not None:
                 progress()
-        return _surface(sample, needs, passes)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_keep, initargs=(sample, needs, settings)) as executor:
-        largest_first = list(reversed(sizes))
-        passes = []
-        for served in executor.map(_kept_pass, largest_first):
-            passes.append(served)
-            if progress is not None:
-                progress()
-    return _surface(sample, needs, passes[::-1])
-
-
-def _surface(sample: Sample, needs: Needs, passes: Sequence[Served]) -> Surface:
     requests = sample.workload.requests
     prompt_tokens = np.array([request.prompt_tokens for request in requests], np.int64)
     output_tokens = np.array([request.output_tokens for request in requests], np.int64)
