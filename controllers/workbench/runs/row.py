@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.workbench.runs.plan import RowPlan
-    from unified_tree.controllers.workbench.runs.row_result import Requests
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
     from unified_tree.declare.tenants import Tenants
 
@@ -118,13 +117,8 @@ def _replay(
     tiers = stand_up(row)
     clock = StepClock(plan.settings, tiers.clock)
     with ExitStack() as open_things:
-        cache = open_things.enter_context(
-            closing(
-                _cache(
-                    row, tiers, clairvoyance or spec.policy, clock, None if clairvoyance is not None else _tenants(plan, spec)
-                )
-            )
-        )
+        tenants = None if clairvoyance is not None else _tenants(plan, spec)
+        cache = open_things.enter_context(closing(_cache(row, tiers, clairvoyance or spec.policy, clock, tenants)))
         link = None
         if tiers.link is not None:
             open_things.callback(tiers.link.linker.close)  # should the link not come to be
@@ -158,7 +152,9 @@ def _replay(
         served = counters.requests[counters.requests["is_served"]]
         turned_away = counters.requests[~counters.requests["is_served"]]
         rejected_tokens = int(turned_away["prompt_tokens"].sum())
-        ceiling_tokens = _hittable_tokens(served, row)
+        missed = dict(zip([cause.label for cause in MissCause], served["miss_tokens"].sum(axis=0).tolist(), strict=True))
+        page_size = row.composition.page_size  # all but the last tokens, for a store may have them from before
+        ceiling_tokens = int(((served["prompt_tokens"] - 1) // page_size).sum()) * page_size
         situation = None
         if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
             situation = Situation(workload, counters, row, certify=plan.certify)
@@ -171,7 +167,7 @@ def _replay(
             served=served,
             turned_away=turned_away,
             preempted=counters.preempted_count,
-            miss_tokens=_by_cause(served) | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
+            miss_tokens=missed | ({REJECTED: rejected_tokens} if rejected_tokens else {}),
             figures=Figures.of(cache, spec.label).with_rejected(
                 turned_away[turned_away["admission"] == NOT_ADMITTED]["prompt_tokens"].tolist()
             ),
@@ -192,12 +188,6 @@ def _replay(
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
         return result, situation
-
-
-def _by_cause(served: Requests) -> dict[str, int]:
-    """Tokens that were missed, by the label of their cause."""
-    tokens = served["miss_tokens"].sum(axis=0).tolist()
-    return {cause.label: tokens[cause] for cause in MissCause}
 
 
 def _flops(composition: Composition, lengths: NDArray[np.int64]) -> float | None:
@@ -236,12 +226,6 @@ def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: Ste
     if cache.tree.state.ghosts is not None:
         cache.tree.state.ghosts.for_replay(packed=row.packs)
     return cache
-
-
-def _hittable_tokens(served: Requests, row: RowPlan) -> int:
-    """All whole pages of the prompts without their last tokens: a store may have them from before."""
-    page_size = row.composition.page_size
-    return int(((served["prompt_tokens"] - 1) // page_size).sum()) * page_size
 
 
 def _followed(inspector: Inspector, progress: Callable[[], None] | None) -> Callable[[], None]:
@@ -303,28 +287,23 @@ def run_rows(plan: Plan, specs: Sequence[RowSpec], jobs: int, progress: Progress
         return [future.result() for future in futures]
 
 
-class _Batched:
-    """Passes every 64th call on, with the count: a message a request would cost more than the request."""
-
-    def __init__(self, report: Callable[[int], None]) -> None:
-        self._report = report
-        self._count = 0
-
-    def __call__(self) -> None:
-        self._count += 1
-        if self._count == REPORT_EVERY:
-            self.flush()
-
-    def flush(self) -> None:
-        self._report(self._count)
-        self._count = 0
-
-
 def _run(plan: Plan, spec: RowSpec, report: Callable[[int], None]) -> RowResult:
-    batched = _Batched(report)
-    result = run_row(plan, spec, batched)
-    batched.flush()
+    """Run a row. Of 64 ended requests the count is reported: a message for each would cost more than the request."""
+    ended = 0
+
+    def progress() -> None:
+        nonlocal ended
+        ended += 1
+        if ended % REPORT_EVERY == 0:
+            report(REPORT_EVERY)
+
+    result = run_row(plan, spec, progress)
+    report(ended % REPORT_EVERY)
     return result
+
+
+def _run_in_worker(plan: Plan, spec: RowSpec, number: int, channel: Channel) -> RowResult:
+    return _run(plan, spec, lambda count: channel.put((number, count)))
 
 
 def _end_with_parent() -> None:
@@ -339,16 +318,10 @@ def _end_with_parent() -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def _run_in_worker(plan: Plan, spec: RowSpec, number: int, channel: Channel) -> RowResult:
-    return _run(plan, spec, lambda count: channel.put((number, count)))
-
-
 def _drain(channel: Channel, progress: Progress) -> None:
-    try:
+    with suppress(Empty):
         while True:
             progress(*channel.get_nowait())
-    except Empty:
-        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
