@@ -164,10 +164,6 @@ def miss_rates(row: RowResult) -> dict[str, float]:
     return {label.replace("_", " "): share(row, tokens) for label, tokens in causes if tokens}
 
 
-def _of_path_only(row: RowResult) -> float | None:
-    return row.hit_rate / row.path_only_hit_rate if row.path_only_hit_rate else None
-
-
 def best_possible(row: RowResult) -> str:
     """Between what the best possible lies, in percent; empty where nothing bounds it."""
     low, high = row.optimum_low_tokens, row.optimum_high_tokens
@@ -226,20 +222,8 @@ def _verified(row: RowResult) -> VerifiedStats:
     return row.verified
 
 
-def _unread_bytes(row: RowResult) -> int:
-    return sum(pool.unread_pages * pool.page_bytes for pool in row.cache.host_pools.values())
-
-
 def _each(pools: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {component: getattr(pool, name) for component, pool in pools.items()}
-
-
-def _fill(row: RowResult) -> dict[str, float | None]:
-    return _fills(row.cache.pools, row.peak_pages)
-
-
-def _host_fill(row: RowResult) -> dict[str, float | None]:
-    return _fills(row.cache.host_pools, row.peak_host_pages)
 
 
 def _fills(pools: Mapping[str, Any], peaks: Mapping[str, int]) -> dict[str, float | None]:
@@ -278,7 +262,9 @@ SECTIONS = (
                "limit a hit."),
         Column("", "path-only %", PERCENT, lambda r: r.path_only_hit_rate, "The same, in percent.",
                lambda r: r.path_only_hit_rate is not None),
-        Column("hit_rate_of_path_only", "", str, _of_path_only, "Hit rate as a multiple of that."),
+        Column("hit_rate_of_path_only", "", str,
+               lambda r: r.hit_rate / r.path_only_hit_rate if r.path_only_hit_rate else None,
+               "Hit rate as a multiple of that."),
     )),
     Section("Why are tokens missed, in percent of all tokens? Each has one cause", (
         ColumnFamily("miss_tokens", None, str, lambda r: r.miss_tokens,
@@ -292,7 +278,8 @@ SECTIONS = (
     Section("Which pool is short? Of each the pages, how full it was, and what it evicted", (
         ColumnFamily("total_pages", "pages", short_count, lambda r: _each(r.cache.pools, "total"),
                      "Device pages; null: no limit."),
-        ColumnFamily("", "in use at most, %", decimals(1, 100), _fill, "The same, as a share of the pool."),
+        ColumnFamily("", "in use at most, %", decimals(1, 100), lambda r: _fills(r.cache.pools, r.peak_pages),
+                     "The same, as a share of the pool."),
         ColumnFamily("used_pages", None, str, lambda r: _each(r.cache.pools, "used"), "Device pages in use at the end."),
         ColumnFamily("peak_pages", None, str, lambda r: r.peak_pages, "Device pages in use at most."),
         ColumnFamily("victims", "evicted values", short_count, lambda r: _each(r.cache.pools, "victims"),
@@ -339,7 +326,8 @@ SECTIONS = (
     Section("What was copied between device and host?", only(lambda r: r.has_host, (
         Column("backups", "backups", integer, lambda r: r.cache.backed_up.count, "Copies to host."),
         Column("backed_up_gib", "backed up, GiB", ONE_DIGIT, lambda r: r.cache.backed_up.size_bytes / GIB, "Their size."),
-        Column("unread_gib", "of it left unread, GiB", ONE_DIGIT, lambda r: _unread_bytes(r) / GIB,
+        Column("unread_gib", "of it left unread, GiB", ONE_DIGIT,
+               lambda r: sum(pool.unread_pages * pool.page_bytes for pool in r.cache.host_pools.values()) / GIB,
                "What left host memory before anything of its value was loaded back, GiB."),
         Column("loads", "loads", integer, lambda r: r.cache.loaded.count, "Copies back to the device."),
         Column("loaded_gib", "loaded, GiB", ONE_DIGIT, lambda r: r.cache.loaded.size_bytes / GIB, "Their size."),
@@ -359,7 +347,8 @@ SECTIONS = (
     Section("Which pool of the host is short?", (
         ColumnFamily("total_host_pages", "on host, pages", short_count, lambda r: _each(r.cache.host_pools, "total"),
                      "In all; null: no limit."),
-        ColumnFamily("", "in use at most, %", decimals(1, 100), _host_fill, "The same, as a share of the pool."),
+        ColumnFamily("", "in use at most, %", decimals(1, 100), lambda r: _fills(r.cache.host_pools, r.peak_host_pages),
+                     "The same, as a share of the pool."),
         ColumnFamily("used_host_pages", None, str, lambda r: _each(r.cache.host_pools, "used"), "In use at the end."),
         ColumnFamily("peak_host_pages", None, str, lambda r: r.peak_host_pages, "In use at most."),
         ColumnFamily("host_victims", "evicted values", short_count, lambda r: _each(r.cache.host_pools, "victims"),

@@ -71,9 +71,9 @@ class OutputFiles:
             if self.plot is not None:
                 write_plot(self.plot, rows, content.sweep, f"{plan.workload.name} on {plan.composition.name}")
             if self.html is not None:
-                from unified_tree.controllers.workbench.report.page import write_page
+                from unified_tree.controllers.workbench.report.page import page
 
-                write_page(self.html, content)
+                self.html.write_text(page(content), encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
 

@@ -21,14 +21,13 @@ import numpy as np
 
 from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, device_pages, pool_verdicts, share
 from unified_tree.controllers.workbench.report.report import facts
-from unified_tree.controllers.workbench.report.text_table import REFERENCES, Mark, shown_rows, table_of
+from unified_tree.controllers.workbench.report.text_table import REFERENCES, shown_rows, table_of
 from unified_tree.inputs.printable import printable
 from unified_tree.memory.ages import BOUNDS_S
 from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
@@ -79,11 +78,6 @@ class PageContent:
     sweep: Sequence[RowResult]
     answers: Sequence[str]
     other_split: Mapping[str, int] = field(default_factory=dict)
-
-
-def write_page(path: Path, content: PageContent) -> None:
-    """Write the page. Raises OSError for a file that cannot be written."""
-    path.write_text(page(content), encoding="utf-8")
 
 
 def page(content: PageContent) -> str:
@@ -199,9 +193,6 @@ def _split(content: PageContent) -> Element:
     )
 
 
-CLASSES = {Mark.BEST: "best", Mark.WRONG: "wrong", Mark.REFERENCE: "reference", Mark.NONE: ""}
-
-
 def _tables(rows: Sequence[RowResult]) -> list[Element]:
     found = []
     for section in SECTIONS:
@@ -212,7 +203,7 @@ def _tables(rows: Sequence[RowResult]) -> list[Element]:
         body = [
             _make(
                 "tr",
-                *(_make("td", cell.text, class_=f"{'n ' if i else ''}{CLASSES[cell.mark]}") for i, cell in enumerate(line)),
+                *(_make("td", cell.text, class_=f"{'n ' if i else ''}{cell.mark.value}") for i, cell in enumerate(line)),
             )
             for line in lines
         ]

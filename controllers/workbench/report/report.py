@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.workbench.runs.plan import Plan
     from unified_tree.controllers.workbench.runs.row_result import RowResult
     from unified_tree.controllers.workbench.server.server_settings import LinkerSettings, StorageSettings
@@ -303,15 +302,12 @@ def _print_tenants(console: Console, rows: Sequence[RowResult]) -> None:
         lines = []
         for name, first in divided[0].cache.tenants.items():
             if first.requests:
-                hits = [_hit_share(row.cache.tenants[name]) for row in divided]
+                groups = [row.cache.tenants[name] for row in divided]
+                hits = [f"{100 * group.hit_tokens / max(1, group.prompt_tokens):.2f}" for group in groups]
                 lines.append([Text(each) for each in (_tenant(name), f"{first.prompt_tokens:,}", *hits)])
         heads = ["tenant", "prompt tokens", *(row.policy for row in divided)]
         print_table(console, heads, lines, title="Hits by tenant, in percent of its prompt tokens")
         console.print()
-
-
-def _hit_share(group: TenantStats) -> str:
-    return f"{100 * group.hit_tokens / max(1, group.prompt_tokens):.2f}"
 
 
 def _cell(cell: Cell) -> Text:

@@ -88,7 +88,7 @@ REFERENCES = {
 class Mark(Enum):
     """How a cell stands out."""
 
-    NONE = "none"
+    NONE = ""
     BEST = "best"
     WRONG = "wrong"
     REFERENCE = "reference"
@@ -136,7 +136,6 @@ def progress_bar(what: str, total: int | None, *, then: str = "finishing") -> It
         total: how far it goes; None where that is not known.
         then: what is still to do when all of that is done.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)

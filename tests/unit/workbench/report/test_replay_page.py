@@ -12,7 +12,7 @@ from browser import Browser
 from replay_plans import small_report
 
 from unified_tree.controllers.workbench.report.columns import PERCENT, SECTIONS
-from unified_tree.controllers.workbench.report.page import page, write_page
+from unified_tree.controllers.workbench.report.page import page
 
 VOID = {"meta", "link", "br", "img", "input"}
 NASTY = "<script>alert(1)</script> & \"quoted\" '$x$' \u202e\x07 ]]> </style>"
@@ -118,7 +118,7 @@ def test_another_split_is_shown_beside_the_present_one() -> None:
 @pytest.mark.skipif(browser.WHY_NOT is not None, reason=str(browser.WHY_NOT))
 def test_a_browser_shows_it_without_sideways_scrolling(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_page(path, small_report())
+    path.write_text(page(small_report()), encoding="utf-8")
     with Browser(tmp_path / "profile") as window:
         window.go(path.as_uri())
         for width in (1280, 390):
