@@ -257,25 +257,6 @@ def _split_for_server(
     return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=fixed)
 
 
-def tokens_in(budget: BlockBudget, block_count: int, composition: Composition, window_tokens: int) -> int:
-    """How many tokens of path so many blocks hold, beside what one request takes of the other kinds.
-
-    Args:
-        window_tokens: tokens that it holds of a window, at most.
-    """
-    path_blocks = 0
-    for component in composition.components:
-        if component.shares is None:
-            blocks, coverage = budget.page_blocks[component.name], component.coverage
-            if coverage.is_path:
-                path_blocks += blocks
-            elif coverage.is_exact:
-                block_count -= blocks
-            else:
-                block_count -= blocks * -(-window_tokens // composition.page_size)
-    return max(0, block_count) // path_blocks * composition.page_size
-
-
 def path_only_split(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> dict[str, int]:
     """Pages of the path pools, equally many of each, were all of the budget theirs.
 
@@ -394,7 +375,17 @@ class RowPlan:
     def tokens_in(self, block_count: int) -> int:
         """How many tokens of path so many blocks of the shared budget hold, beside one request's windows and state."""
         assert self.budget is not None
-        return tokens_in(self.budget, block_count, self.composition, self.window_tokens)
+        path_blocks = 0
+        for component in self.composition.components:
+            if component.shares is None:
+                blocks, coverage = self.budget.page_blocks[component.name], component.coverage
+                if coverage.is_path:
+                    path_blocks += blocks
+                elif coverage.is_exact:
+                    block_count -= blocks
+                else:
+                    block_count -= blocks * -(-self.window_tokens // self.composition.page_size)
+        return max(0, block_count) // path_blocks * self.composition.page_size
 
     @property
     def true_bytes(self) -> dict[str, int]:
