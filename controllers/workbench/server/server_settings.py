@@ -13,6 +13,7 @@ from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES
 from unified_tree.controllers.storage.file.table_index import BLOCK_BYTES, HEADER_BYTES, round_up
 from unified_tree.controllers.storage_tier import PrefetchPolicy
+from unified_tree.controllers.workbench.traces.trace_records import number_or_text
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class StorageSettings:
 
         Raises ConfigurationError for settings that are no a=b.
         """
-        counts = self._value_counts(pools)
+        most = max(self.page_counts.values(), default=0)  # restore points: as many as the largest pool could have
+        counts = {pool.name: self.page_counts.get(pool.name, most) for pool in pools}
         match self.engine:
             case "file":
                 capacity = {pool.name: table_bytes(counts[pool.name], pool.value_bytes) for pool in pools}
@@ -100,11 +102,6 @@ class StorageSettings:
             case _:
                 return settings_of(self.place)
 
-    def _value_counts(self, pools: Sequence[StoredPool]) -> dict[str, int]:
-        """Values by pool; as many restore points as the largest pool that is no path could have."""
-        most = max(self.page_counts.values(), default=0)
-        return {pool.name: self.page_counts.get(pool.name, most) for pool in pools}
-
 
 def table_bytes(value_count: int, value_bytes: int) -> int:
     """The capacity that a file store divides into a table of so many values, or up to 31 fewer."""
@@ -119,17 +116,8 @@ def settings_of(text: str) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         if not equals or not name.isidentifier() or name in settings:
             raise ConfigurationError(f"--storage takes settings as a=b,c=d behind the engine's name, not {part!r}")
-        settings[name] = _number_or_text(value)
+        settings[name] = number_or_text(value)
     return settings
-
-
-def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 DAEMON = "lmcache"

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from unified_tree.controllers.workbench.traces.trace_records import Record, Row
+from unified_tree.controllers.workbench.traces.trace_records import Record, Row, number_or_text
 from unified_tree.inputs.given_files import NotJsonError, open_given, parse_json
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
@@ -204,13 +204,13 @@ class _Lines:
         rows = csv.reader(self._decoded(stream, first), delimiter=mark)
         try:
             names = [name.strip() for name in next(rows)]
-            if any(name and not isinstance(_cell(name), str) for name in names):
+            if any(name and not isinstance(number_or_text(name), str) for name in names):
                 raise TraceError(
                     f"{self._path}:{self.number}: is CSV without a heading: its first line must name the columns, such as "
                     "timestamp,input_length,output_length"
                 )
             for row in rows:
-                fields = {name: _cell(cell) for name, cell in zip(names, row, strict=False) if cell.strip()}
+                fields = {name: number_or_text(cell.strip()) for name, cell in zip(names, row, strict=False) if cell.strip()}
                 if fields:
                     yield Row(fields, f"{self._path}:{self.number}")
         except csv.Error as error:
@@ -227,16 +227,6 @@ class _Lines:
                 raise TraceError(f"{self._path}:{self.number}: is not UTF-8: {error.reason}") from error
             line = stream.readline(MAX_RECORD_BYTES + 1)
             self.number += 1
-
-
-def _cell(text: str) -> object:
-    text = text.strip()
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _records_of(value: Any, where: str) -> Iterator[Record]:

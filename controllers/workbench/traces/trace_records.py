@@ -124,6 +124,16 @@ class Record:
         return self.path + "." if self.path else ""
 
 
+def number_or_text(text: str) -> int | float | str:
+    """The number that a text is; the text itself for another one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 class Row(Record):
     """A record of a table in text; what was meant otherwise was read as a table by its first line."""
 
