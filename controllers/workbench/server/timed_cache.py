@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.controllers.cache.stats import BudgetStats
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
-from unified_tree.declare.keys import Key, packed_key
+from unified_tree.declare.keys import GROUP_TOKENS, Key, packed_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ class TimedCache:
 
     def tokens(self, request: Request) -> Int64s:
         """The token ids of a request's prompt and answer, as `acquire` takes them."""
-        return request.packed_tokens() if self._packs else request.tokens()
+        return request.tokens(GROUP_TOKENS if self._packs else 1)
 
     def acquire(self, entry: ServedRequest, tokens: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
         """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
@@ -225,13 +225,10 @@ class TimedCache:
         is_known = entry.computed <= entry.target  # what the lease was acquired for
         begin = 0 if is_known else lease.committed
         with entry.spent:
-            computed = entry.computed if is_known else self._between(tokens, begin, entry.computed)
+            whole = tokens.tobytes() if self._packs and not is_known else tokens
+            computed = entry.computed if is_known else whole[begin : entry.computed]
             self.cache.commit(lease, computed, states=states, begin=begin)
         return True
-
-    def _between(self, tokens: Int64s, begin: int, end: int) -> Int64s | bytes:
-        """Tokens as a commit takes them."""
-        return tokens.tobytes()[begin:end] if self._packs else tokens[begin:end]
 
     def release(self, entry: ServedRequest, lease: Lease) -> None:
         """`PrefixCache.release`."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from unified_tree.declare.keys import GROUP_TOKENS
 from unified_tree.terms.errors import TraceError
 
 if TYPE_CHECKING:
@@ -82,15 +81,12 @@ class Request:
         """The ids of the prompt's whole blocks, shape [blocks]."""
         return expand_runs(self.runs)
 
-    def tokens(self) -> Int64s:
-        """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy."""
-        return self._ids(1)
+    def tokens(self, group_tokens: int = 1) -> Int64s:
+        """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy.
 
-    def packed_tokens(self) -> Int64s:
-        """The same, one id for each group of eight, as `packed_key` takes them; a block must be whole groups."""
-        return self._ids(GROUP_TOKENS)
-
-    def _ids(self, group_tokens: int) -> Int64s:
+        Args:
+            group_tokens: eight for one id a group of eight, as `packed_key` takes them; a block must be whole groups.
+        """
         size = self.block_tokens // group_tokens
         ids = np.empty(-(-(self.prompt_tokens + self.output_tokens) // group_tokens), np.int64)
         blocks = self.blocks()

@@ -142,7 +142,7 @@ def test_every_eighth_token_is_the_id_of_a_packed_key() -> None:
         prompt_tokens=45,
         output_tokens=8,
     )
-    assert prompt.packed_tokens().tolist() == prompt.tokens()[::8].tolist()
-    key = packed_key(prompt.packed_tokens(), 45, "a")
+    assert prompt.tokens(8).tolist() == prompt.tokens()[::8].tolist()
+    key = packed_key(prompt.tokens(8), 45, "a")
     assert (len(key), len(key.data), key.namespace) == (45, 45, "a")
     assert (len(key.prefix(16)), key.tail(16).data) == (16, bytes(key.data)[16:])
