@@ -8,6 +8,7 @@ the node is gone, the walk begins anew.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.inspector.recent_requests import misses_shown, tree_clock
@@ -153,7 +154,7 @@ def prompt_walk(cache: Inspected, key: Key) -> Iterator[dict[str, Any]]:
         node = descent.node()
     losses.sort(key=lambda loss: loss.kept_on is None)
     losses += unknown_tail(known, key.length)
-    yield {"losses": [_loss(loss) for loss in losses]}
+    yield {"losses": [asdict(loss) for loss in losses]}
     yield {"nodes": _nodes(descent.node(), known)}
 
 
@@ -161,11 +162,6 @@ def _misses(cache: Inspected, key: Key, found: Match, resumed: int) -> list[dict
     state = cache.tree.state
     parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), cache.ledger.in_flight)
     return misses_shown(parts, state, tree_clock(state.ghosts)())
-
-
-def _loss(loss: Loss) -> dict[str, Any]:
-    kept_on = None if loss.kept_on is None else int(loss.kept_on)
-    return {"component": loss.component, "kept_on": kept_on, "begin": loss.begin, "end": loss.end}
 
 
 def _nodes(last: Node | None, length: int) -> list[dict[str, Any]]:

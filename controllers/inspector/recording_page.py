@@ -75,7 +75,9 @@ def recorded_walk(picture: Picture, question: Mapping[str, Any]) -> dict[str, An
     length = len(ids) - bigram
     width = INT64_BYTES * (1 + bigram)
     page = picture.cache["page_size"]
-    path, known = _path(tree, edges, data, _top(tree, namespace, bigram), page * width, width)
+    wanted = (printable(namespace), bigram, False)  # a namespace that is still valid
+    top = next((i for i, root in enumerate(tree.roots) if root == wanted), None)
+    path, known = _path(tree, edges, data, top, page * width, width)
     required = [component for component in picture.cache["components"] if component["required"]]
     is_gated = any(not component["coverage"].startswith("Path") for component in required)
     ends = [int(tree.rows[node, 3]) for node in path if tree.rows[node, 5]]
@@ -96,11 +98,6 @@ def recorded_walk(picture: Picture, question: Mapping[str, Any]) -> dict[str, An
         "losses": [{"component": "unknown", "kept_on": None, "begin": known, "end": length}] if known < length else [],
         "nodes": [_node(tree, node, known) for node in path],
     }
-
-
-def _top(tree: TreePicture, namespace: str, bigram: bool) -> int | None:
-    """The number of a namespace that is still valid."""
-    return next((i for i, root in enumerate(tree.roots) if root == (printable(namespace), bigram, False)), None)
 
 
 def _path(

@@ -334,29 +334,24 @@ def path(picture: TreePicture, run: int) -> list[list[Any]]:
 
 def run_details(picture: TreePicture, run: int) -> dict[str, Any]:
     """All details of a run; `largest` are its largest branches, which may be too narrow to be drawn."""
-    branches = picture.children(run, "both")[:MAX_BRANCHES].tolist()
-    totals, counts = picture.total["both"], picture.node_count
-    largest = [[branch, label(picture, branch), float(totals[branch]), int(counts[branch])] for branch in branches]
-    if not 0 <= run < picture.run_count:
-        return {
-            "run": run,
-            "label": label(picture, run),
-            "path": path(picture, run),
-            "largest": largest,
-            "children": len(picture.children(run, "both")),
-        }
-    nodes = picture.nodes(run)
-    ends = picture.rows[nodes[picture.rows[nodes, 5] == 1], 3]
-    return {
+    branches, totals, counts = picture.children(run, "both"), picture.total["both"], picture.node_count
+    shown = branches[:MAX_BRANCHES].tolist()
+    details: dict[str, Any] = {
         "run": run,
         "label": label(picture, run),
         "path": path(picture, run),
-        "largest": largest,
+        "largest": [[branch, label(picture, branch), float(totals[branch]), int(counts[branch])] for branch in shown],
+        "children": len(branches),
+    }
+    if not 0 <= run < picture.run_count:
+        return details
+    nodes = picture.nodes(run)
+    ends = picture.rows[nodes[picture.rows[nodes, 5] == 1], 3]
+    return details | {
         "start": int(picture.start[run]),
         "end": int(picture.end[run]),
         "nodes": len(nodes),
         "below": int(picture.node_count[run]) - len(nodes),
-        "children": len(picture.children(run, "both")),
         "boundaries": len(ends),
         "last_boundaries": ends[-8:].tolist(),
         "bytes": {tier: float(picture.total[tier][run]) for tier in ("device", "host")},
