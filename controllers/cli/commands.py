@@ -226,9 +226,9 @@ def doctor_command(source: str, token: str | None, limit: int) -> None:
     SOURCE is a file of figures (`Figures.to_json`, or `replay --figures`), a recording of an inspector, or the address that
     `Inspector.open` gave.
     """
-    from unified_tree.controllers.cli.diagnosis import print_diagnosis, read_figures
+    from unified_tree.controllers.cli.diagnosis import diagnosis, read_figures
 
-    print_diagnosis(read_figures(source, token), limit)
+    click.echo("\n\n".join(diagnosis(figures, limit) for figures in read_figures(source, token)))
 
 
 @app.command(name="columns")

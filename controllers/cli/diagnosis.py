@@ -79,8 +79,3 @@ def diagnosis(figures: Figures, limit: int = 5) -> str:
 def age_said(age_s: float) -> str:
     """How old the figures of a running cache are, if that is worth a word."""
     return f", {age_s:,.0f} s ago: the cache has told nothing since, so it may not be polled" if age_s > OLD_S else ""
-
-
-def print_diagnosis(caches: Sequence[Figures], limit: int = 5) -> None:
-    """Print what the figures of caches say."""
-    print("\n\n".join(diagnosis(figures, limit) for figures in caches))
