@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from unified_tree.controllers.workbench.report.columns import GIB, device_pages, pool_verdicts, record
+from unified_tree.controllers.workbench.report.charts import charts
+from unified_tree.controllers.workbench.report.columns import pool_verdicts, record
+from unified_tree.controllers.workbench.report.text_table import shown_rows
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
     from unified_tree.controllers.workbench.report.page import PageContent
     from unified_tree.controllers.workbench.runs.row_result import RowResult
-
-    Floats = NDArray[np.float64]
 
 
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
@@ -92,102 +87,26 @@ def write_csv(path: Path, rows: Sequence[RowResult]) -> None:
         writer.writerows(records)
 
 
-TIME_BINS = 60
-REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-."}
-HOUR_S = 3600.0
-
-
 def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult], title: str) -> None:
-    """Draw the rows into `path`; its ending says the format (.png, .svg, .pdf).
+    """Draw the charts of the rows into `path`; its ending says the format (.png, .svg, .pdf).
 
     Args:
         sweep: further rows at other capacities, of any of the policies; may be empty.
 
     Raises OSError for a file that cannot be written, ValueError for an ending that stands for no format.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
-    rows = [row for row in rows if not row.is_path_only]
-    tiered = next((row for row in rows if row.has_host), None)
-    figure = Figure(figsize=(11, 12 if tiered is None else 16), layout="constrained")
-    FigureCanvasAgg(figure)
-    over_time, over_capacity, residency, *by_tier = figure.subplots(3 if tiered is None else 4, 1)
-    figure.suptitle(title, parse_math=False)
-    _plot_hit_rate(over_time, rows)
-    _plot_capacity(over_capacity, rows, sweep)
-    _plot_residency(residency, rows)
-    if tiered is not None:
-        _plot_tiers(by_tier[0], tiered)
-    figure.savefig(path)
-
-
-def _binned(row: RowResult, *tokens: Floats) -> tuple[Floats, list[Floats]]:
-    """Hours, and sums of tokens as percent of the prompt tokens, in the bins of time in which requests were admitted, or
-    rejected: those were missed.
-    """
-    time_s = row.served["admitted_s"]
-    all_requests = np.concatenate((row.served, row.turned_away))
-    edges = np.linspace(0.0, max(float(all_requests["admitted_s"].max(initial=0.0)), 1e-9), TIME_BINS + 1)
-    prompt, _ = np.histogram(all_requests["admitted_s"], edges, weights=all_requests["prompt_tokens"].astype(np.float64))
-    filled = prompt > 0
-    shares = [100 * np.histogram(time_s, edges, weights=counts)[0][filled] / prompt[filled] for counts in tokens]
-    return edges[1:][filled] / HOUR_S, shares
-
-
-def _plot_tiers(axes: Axes, row: RowResult) -> None:
-    """Where one row's hits came from, stacked."""
-    host = row.served["host_hit_tokens"].astype(np.float64)
-    hours, shares = _binned(row, row.served["hit_tokens"] - host, host)
-    axes.stackplot(hours, *shares, labels=("on device", "loaded from host"), alpha=0.7)
-    axes.set(title=f"Token hits by tier over time, {row.policy}", xlabel="virtual time (hours)")
-    axes.set(ylabel="hit (% of prompt tokens)", ylim=(0, 100))
-    _finish(axes)
-
-
-def _plot_hit_rate(axes: Axes, rows: Sequence[RowResult]) -> None:
-    for row in rows:
-        if row.requests:
-            hours, [hit] = _binned(row, row.served["hit_tokens"].astype(np.float64))
-            axes.plot(hours, hit, REFERENCE_STYLE.get(row.policy, "-"), label=row.policy)
-    axes.set(title="Token hit rate over time", xlabel="virtual time (hours)", ylabel="hit (% of prompt tokens)", ylim=(0, 100))
-    _finish(axes)
-
-
-def _plot_capacity(axes: Axes, rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> None:
-    for policy in dict.fromkeys(row.policy for row in sweep):
-        points = sorted((_gib(row), 100 * row.hit_rate) for row in (*rows, *sweep) if row.policy == policy)
-        axes.plot(*zip(*points, strict=True), "o" + REFERENCE_STYLE.get(policy, "-"), label=policy)
-    for row in rows:
-        if row.policy == "unbounded":
-            axes.axhline(100 * row.hit_rate, color="black", linestyle=":", label="unbounded")
-    axes.set(
-        title="Token hit rate over capacity", xlabel="device memory for the cache (GiB)", ylabel="hit (% of prompt tokens)"
-    )
-    if sweep:
-        sizes = sorted({_gib(row) for row in (*rows, *sweep)})
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:,.4g}" for size in sizes], minor=False)
-    _finish(axes)
-
-
-def _gib(row: RowResult) -> float:
-    return row.capacity * row.device_bytes / GIB
-
-
-def _plot_residency(axes: Axes, rows: Sequence[RowResult]) -> None:
-    """Pages in use as a share of the pool, for the first row whose pools are bounded."""
-    row = next((row for row in rows if any(device_pages(row).values())), rows[0])
-    hours = np.array(row.residency.time_s) / HOUR_S
-    for name, total in device_pages(row).items():
-        if total:
-            axes.plot(hours, 100 * np.array(row.residency.pages[name]) / total, label=f"{name} ({total:,} pages)")
-    axes.set(title=f"Residency by component over time, {row.policy}\n{'; '.join(pool_verdicts([row]))}")
-    axes.set(xlabel="virtual time (hours)", ylabel="pages in use (% of the pool)", ylim=(0, 105))
-    _finish(axes)
-
-
-def _finish(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small", ncols=4)
+    shown = shown_rows(rows)
+    drawn = charts(shown, sweep)
+    with rc_context({"text.parse_math": False}):
+        figure = Figure(figsize=(11, 4 * len(drawn)), layout="constrained")
+        figure.suptitle("\n".join([title, *pool_verdicts(shown[:1])]))
+        for chart, axes in zip(drawn, figure.subplots(len(drawn), 1), strict=True):
+            handles = [Patch(color=colour, label=label) for label, colour in chart.draw(axes)]
+            axes.set(title=f"{chart.question} {chart.caption}", xlabel=chart.labels[0], ylabel=chart.labels[1])
+            axes.grid(alpha=0.3)
+            axes.legend(handles=handles, fontsize="small", ncols=4)
+        figure.savefig(path)

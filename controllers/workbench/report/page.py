@@ -17,26 +17,17 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-import numpy as np
-
-from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, device_pages, pool_verdicts, share
+from unified_tree.controllers.workbench.report.charts import ACCENT, COLOURS, DIM, INK, LINE, Chart, age_charts, charts
+from unified_tree.controllers.workbench.report.columns import GIB, SECTIONS, pool_verdicts
 from unified_tree.controllers.workbench.report.report import facts
 from unified_tree.controllers.workbench.report.text_table import REFERENCES, shown_rows, table_of
 from unified_tree.inputs.printable import printable
-from unified_tree.memory.ages import BOUNDS_S
-from unified_tree.misses.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
-    from unified_tree.controllers.cache.stats import PoolAgeStats
     from unified_tree.controllers.workbench.runs.plan import Plan
-    from unified_tree.controllers.workbench.runs.row_result import Requests, RowResult
-
-    Floats = NDArray[np.float64]
+    from unified_tree.controllers.workbench.runs.row_result import RowResult
 
 
 LONGEST_TEXT = 4000
@@ -124,41 +115,25 @@ def _make(tag: str, *children: Element | str, **attributes: str) -> Element:
 
 
 def _figures(content: PageContent, rows: Sequence[RowResult]) -> list[Element]:
-    first = rows[0]
-    found = [
-        _figure(
-            "hits-over-memory",
-            "What does more memory bring?",
-            hits_over_memory(rows, content.sweep),
-            "No eviction policy exceeds the upper end of the interval; a replay reached the lower one.",
-        ),
-        _figure("hits-over-time", "When does it hit?", hits_over_time(rows), "Rejected requests are misses."),
-        _figure(
-            "causes-over-time",
-            "Why does it miss?",
-            causes_over_time(first),
-            f"With {first.policy}. Each token that did not hit has one cause.",
-        ),
-        _figure("pools-over-time", "How full are the pools?", pools_over_time(first), f"With {first.policy}."),
-        _split(content),
-    ]
-    for (name, tier), stats in first.cache.ages.items():
-        if (chart := ages(stats)) is not None:
-            found.append(
-                _figure(
-                    f"ages-{name}-{tier}",
-                    f"Is {name} on {tier} evicted too early?",
-                    chart,
-                    f"With {first.policy}. If values are evicted younger than the gaps after which others are hit, the pool is "
-                    "too small.",
-                )
-            )
-    return found
+    return [*map(_figure, charts(rows, content.sweep)), _split(content), *map(_figure, age_charts(rows[0]))]
 
 
-def _figure(name: str, question: str, chart: Chart, caption: str) -> Element:
-    chart.svg.set("aria-label", question)
-    return _make("figure", _make("h2", question), _legend(chart.legend), chart.svg, _make("figcaption", caption), id=name)
+def _figure(chart: Chart) -> Element:
+    """A chart as an element of the page: of its colours and fonts, as wide as there is room."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    file = io.StringIO()
+    with rc_context(CHART_STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        legend = chart.draw(axes)
+        axes.set(xlabel=chart.labels[0], ylabel=chart.labels[1], axisbelow=True)
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = _themed(file.getvalue())
+    svg.set("aria-label", chart.question)
+    caption = _make("figcaption", chart.caption)
+    return _make("figure", _make("h2", chart.question), _legend(legend), svg, caption, id=chart.name)
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> Element:
@@ -212,19 +187,9 @@ def _tables(rows: Sequence[RowResult]) -> list[Element]:
     return found
 
 
-INK, DIM, LINE, ACCENT = "#010203", "#040506", "#070809", "#0a0b0c"
 PLACEHOLDERS = {INK: "var(--ink)", DIM: "var(--dim)", LINE: "var(--line)", ACCENT: "var(--accent)"}
 """Colours that the page's style sheet sets."""
-COLOURS = (ACCENT, "#e8843c", "#8d5fc4", "#d1495b", "#3fb6b2", "#b08a2e", "#c25b9b", "#9aa5b8")
-HIT, EVICTED = "#2e8b57", "#d1495b"
-REJECTED = "#3d4451"
-CAUSE_COLOURS = (
-    *("#9aa5b8", "#c3cad6", "#d1495b", "#e8843c", "#8d5fc4", "#b48be0", "#e3cf9f", "#cdb675"),
-    *("#3a86c8", "#1f4e79", "#76b7d8", "#3fb6b2", "#6b7280", "#8a94a6", "#7a1f2b"),
-)
-"""By the code of the cause, as the inspector's page has them."""
 SIZE_INCHES = (5.3, 3.0)
-TIME_BINS = 48
 SVG = "http://www.w3.org/2000/svg"
 CHART_STYLE: dict[Any, Any] = {
     "axes.edgecolor": LINE,
@@ -247,206 +212,13 @@ CHART_STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A figure: its SVG, and what its colours mean."""
-
-    svg: ElementTree.Element
-    legend: tuple[tuple[str, str], ...]
-
-
-def hits_over_memory(rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> Chart:
-    """Hits of the policies that were replayed at several sizes, the interval of the best possible, and the ceiling.
-
-    Args:
-        rows: of the size that was asked for.
-        sweep: of the others, with their intervals.
-    """
-    policies = list(dict.fromkeys(row.policy for row in sweep))
-    present = [row for row in rows if row.policy in policies] or list(rows[:1])
-    shown = [*present, *sweep]
-    policies = list(dict.fromkeys(row.policy for row in shown))
-    with _Canvas("device memory for the cache, GiB", "hit, % of the prompt tokens") as canvas:
-        axes = canvas.axes
-        sizes = sorted({row.capacity for row in shown})
-        marker = "o" if len(sizes) > 1 else "s"
-        bounds = [_interval([row for row in shown if row.capacity == size]) for size in sizes]
-        known = [(_gib(shown[0], size), *each) for size, each in zip(sizes, bounds, strict=True) if each is not None]
-        if known:
-            at, low, high = (np.array(values) for values in zip(*known, strict=True))
-            width = 0.04 * at if len(at) == 1 else 0.0
-            over = np.concatenate((at - width, at + width)) if len(at) == 1 else at
-            axes.fill_between(over, np.resize(low, over.size), np.resize(high, over.size), color=HIT, alpha=0.3, linewidth=0)
-        for policy, colour in zip(policies, cycle(COLOURS)):
-            points = sorted((_gib(row, row.capacity), 100 * row.hit_rate) for row in shown if row.policy == policy)
-            axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, color=colour)
-        ceiling = max(100 * share(row, row.ceiling_tokens) for row in shown)  # the smaller sizes may have served less
-        axes.axhline(ceiling, color=DIM, linestyle="--", linewidth=1.2)
-        axes.set_xscale("log", base=2)
-        ticks = [_gib(shown[0], size) for size in sizes]
-        axes.set_xticks(ticks, [f"{gib:,.3g}" for gib in ticks])
-        axes.minorticks_off()
-        axes.set_ylim(0, _above(max([ceiling, *(100 * row.hit_rate for row in shown)])))
-    legend = [*zip(policies, cycle(COLOURS)), ("ceiling", DIM)]
-    if known:
-        legend.insert(-1, ("the best possible lies here", HIT))
-    return Chart(svg=canvas.svg, legend=tuple(legend))
-
-
-def _interval(rows: Sequence[RowResult]) -> tuple[float, float] | None:
-    """Between what the best possible lies, in percent, for rows of the same pools."""
-    highest = [row.optimum_high_tokens for row in rows if row.optimum_high_tokens is not None]
-    if not highest or len(highest) < len(rows):
-        return None
-    low = max(row.optimum_low_tokens if row.optimum_low_tokens is not None else row.hit_tokens for row in rows)
-    return 100 * share(rows[0], low), 100 * share(rows[0], max(highest))
-
-
-def _above(most: float) -> float:
-    """Where an axis of percents ends that goes up to `most`."""
-    return min(100.0, 1.08 * most + 1)
-
-
-def _gib(row: RowResult, capacity: float) -> float:
-    return capacity * row.device_bytes / GIB
-
-
-def hits_over_time(rows: Sequence[RowResult]) -> Chart:
-    """The share of the prompt tokens that hit, of each row."""
-    most = 0.0
-    with _Canvas(_time_label(rows[0]), "hit, % of the prompt tokens") as canvas:
-        for row, colour in zip(rows, cycle(COLOURS)):
-            hours, prompts, [hits] = _binned(row, row.served["hit_tokens"])
-            rates = 100 * hits / prompts
-            most = max(most, *rates.tolist())
-            canvas.axes.plot(hours, rates, color=colour)
-        canvas.axes.set_ylim(0, _above(most))
-    return Chart(svg=canvas.svg, legend=tuple((row.policy, colour) for row, colour in zip(rows, cycle(COLOURS))))
-
-
-def causes_over_time(row: RowResult) -> Chart:
-    """A row's prompt tokens over time: hits, and misses by cause."""
-    misses = row.served["miss_tokens"]
-    causes = [cause for cause in MissCause if misses[:, cause].any()]
-    hours, prompts, parts = _binned(row, row.served["hit_tokens"], *(misses[:, cause] for cause in causes))
-    legend = [("hit", HIT), *((cause.label.replace("_", " "), CAUSE_COLOURS[cause]) for cause in causes)]
-    if row.rejected:
-        parts.append(prompts - np.sum(parts, axis=0))
-        legend.append(("rejected", REJECTED))
-    with _Canvas(_time_label(row), "% of the prompt tokens") as canvas:
-        colours = [colour for _, colour in legend]
-        canvas.axes.stackplot(hours, *(100 * part / prompts for part in parts), colors=colours, linewidth=0)
-        canvas.axes.set_ylim(0, 100)
-        canvas.axes.margins(x=0)
-    return Chart(svg=canvas.svg, legend=tuple(legend))
-
-
-def pools_over_time(row: RowResult) -> Chart:
-    """Pages in use of each pool: of those that it has, or without a limit of the most that it used."""
-    hours = np.array(row.residency.time_s) / _unit_s(row)[0]
-    with _Canvas(_time_label(row), "pages in use, % of the pool") as canvas:
-        for (name, total), colour in zip(device_pages(row).items(), cycle(COLOURS)):
-            canvas.axes.plot(
-                hours,
-                100 * np.array(row.residency.pages[name]) / max(1, total or row.peak_pages[name]),
-                color=colour,
-                linewidth=1,
-            )
-        canvas.axes.set_ylim(0, 105)
-    legend = [
-        (f"{name}, {total:,} pages" if total else f"{name}, at most {row.peak_pages[name]:,}", colour)
-        for (name, total), colour in zip(device_pages(row).items(), cycle(COLOURS))
-    ]
-    return Chart(svg=canvas.svg, legend=tuple(legend))
-
-
-def ages(stats: PoolAgeStats) -> Chart | None:
-    """After how long values of a pool were hit again, and how long victims had been idle; None if there was neither."""
-    counts = [np.array(each.counts, np.float64) for each in (stats.reuse_gap, stats.idle)]
-    used = np.flatnonzero(counts[0] + counts[1])
-    if not used.size:
-        return None
-    first, last = int(used[0]), int(used[-1]) + 1
-    with _Canvas("seconds, below", "% of each") as canvas:
-        at = np.arange(last - first)
-        for each, colour, side in zip(counts, (HIT, EVICTED), (-0.2, 0.2), strict=True):
-            if each.sum():
-                canvas.axes.bar(at + side, 100 * each[first:last] / each.sum(), 0.4, color=colour)
-        every = max(1, -(-at.size // 7))
-        canvas.axes.set_xticks(at[::every], [_seconds(first + i) for i in at[::every]])
-        canvas.axes.grid(visible=False, axis="x")
-    hit, gone = (int(each.sum()) for each in counts)
-    return Chart(
-        svg=canvas.svg,
-        legend=((f"{hit:,} hits, by the time since the use before", HIT), (f"{gone:,} evictions, by the time unused", EVICTED)),
-    )
-
-
-def _seconds(bucket: int) -> str:
-    if bucket >= len(BOUNDS_S):
-        return "more"
-    bound_s = BOUNDS_S[bucket]
-    return f"{bound_s:,.2g}" if bound_s < 1 else f"{bound_s:,.0f}"
-
-
-def _unit_s(row: RowResult) -> tuple[float, str]:
-    """The unit that time is shown in: its seconds, and its name."""
-    for unit_s, name in ((3600.0, "hours"), (60.0, "minutes")):
-        if row.virtual_s > 2 * unit_s:
-            return unit_s, name
-    return 1.0, "seconds"
-
-
-def _time_label(row: RowResult) -> str:
-    return f"{_unit_s(row)[1]} of the virtual clock"
-
-
-def _binned(row: RowResult, *tokens: Requests) -> tuple[Floats, Floats, list[Floats]]:
-    """Times, the prompt tokens, and sums of tokens, by the bins of time in which requests were admitted or rejected."""
-    everyone = np.concatenate((row.served, row.turned_away))
-    edges = np.linspace(0.0, max(float(everyone["admitted_s"].max(initial=0.0)), 1e-9), TIME_BINS + 1)
-    prompts = _summed(everyone["admitted_s"], edges, everyone["prompt_tokens"])
-    filled = prompts > 0
-    sums = [_summed(row.served["admitted_s"], edges, counts)[filled] for counts in tokens]
-    return ((edges[1:] + edges[:-1]) / 2 / _unit_s(row)[0])[filled], prompts[filled], sums
-
-
-def _summed(at: Any, edges: Floats, weights: Any) -> Floats:
-    return np.histogram(at, edges, weights=weights.astype(np.float64))[0]
-
-
-class _Canvas:
-    """An empty figure. Behind its `with` block `svg` is what was drawn."""
-
-    def __init__(self, x_label: str, y_label: str) -> None:
-        self._labels = {"xlabel": x_label, "ylabel": y_label}
-
-    def __enter__(self) -> _Canvas:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-
-        self._style = rc_context(CHART_STYLE)
-        self._style.__enter__()
-        self._figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        self.axes: Axes = self._figure.subplots()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.axes.set(**self._labels)
-        self.axes.set_axisbelow(True)
-        file = io.StringIO()
-        self._figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-        self._style.__exit__(*error)
-        self.svg = _themed(file.getvalue())
-
-
 def shown_colour(colour: str) -> str:
     """A colour as a style of the page says it."""
     return PLACEHOLDERS.get(colour, colour)
 
 
 def _themed(text: str) -> ElementTree.Element:
-    """An SVG of matplotlib's as an element of a page: of the page's colours and fonts, as wide as there is room."""
+    """An SVG of matplotlib's in the colours and fonts of a page."""
     for colour in PLACEHOLDERS:
         text = text.replace(colour, shown_colour(colour))
     text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text)
