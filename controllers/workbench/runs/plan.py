@@ -176,14 +176,21 @@ def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:
     preferred = list(dict.fromkeys(policies))[:SWEEP_POLICIES]
     specs = []
     for capacity in SWEEP_CAPACITIES:
-        try:
-            page_counts = split_for_server(plan.composition, int(plan.device_bytes * capacity), plan.settings)
-        except ConfigurationError:
-            continue
+        page_counts = fitting_split(plan, int(plan.device_bytes * capacity))
         specs += [
-            RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts, capacity=capacity) for policy in preferred
+            RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts, capacity=capacity)
+            for policy in preferred
+            if page_counts is not None
         ]
     return specs
+
+
+def fitting_split(plan: Plan, device_bytes: int) -> dict[str, int] | None:
+    """As `split_for_server`; None where not even one request would fit."""
+    try:
+        return split_for_server(plan.composition, device_bytes, plan.settings)
+    except ConfigurationError:
+        return None
 
 
 def split_for_server(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.workbench.report.report import LEAST_GAIN, MORE, Change, more_device
-from unified_tree.controllers.workbench.runs.plan import split_for_server
+from unified_tree.controllers.workbench.runs.plan import fitting_split
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import pages_text
@@ -117,7 +117,7 @@ class Changes:
 
     def _larger(self, device_ratios: Sequence[int], host_ratios: Sequence[int]) -> tuple[Sizes, Sizes]:
         """The pages of larger devices and of host tiers, by how many times the device's memory they are."""
-        devices = ((ratio, _split(self._plan, ratio)) for ratio in device_ratios)
+        devices = ((ratio, fitting_split(self._plan, ratio * self._plan.device_bytes)) for ratio in device_ratios)
         hosts = ((ratio, _host_pages(self._plan, ratio)) for ratio in host_ratios)
         return [(ratio, counts) for ratio, counts in devices if counts], [(ratio, counts) for ratio, counts in hosts if counts]
 
@@ -143,13 +143,6 @@ class Changes:
 
     def _rate(self, surface: Surface, device: Mapping[str, int], host: Mapping[str, int] | None = None) -> float:
         return surface.hit_rate(device, host or (None if self._plan.host is None else self._plan.host.page_counts))
-
-
-def _split(plan: Plan, times: float) -> Mapping[str, int] | None:
-    try:
-        return split_for_server(plan.composition, int(plan.device_bytes * times), plan.settings)
-    except ConfigurationError:
-        return None
 
 
 def _host_pages(plan: Plan, times: float) -> Mapping[str, int] | None:

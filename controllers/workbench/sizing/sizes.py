@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.workbench.runs.plan import split_for_server
+from unified_tree.controllers.workbench.runs.plan import fitting_split
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -169,14 +169,7 @@ def footprint_tokens(workload: Workload) -> int:
 
 def split_name(plan: Plan, page_counts: Mapping[str, int]) -> str:
     """The name of a split of the plan's device: "proposed" or, if it is another, "given"."""
-    return "proposed" if page_counts == _proposed(plan, plan.device_bytes) else "given"
-
-
-def _proposed(plan: Plan, size_bytes: int) -> Mapping[str, int] | None:
-    try:
-        return split_for_server(plan.composition, size_bytes, plan.settings)
-    except ConfigurationError:
-        return None
+    return "proposed" if page_counts == fitting_split(plan, plan.device_bytes) else "given"
 
 
 def sizes_of(plan: Plan, surface: Surface, page_counts: Mapping[str, int], storage_bytes: int | None = None) -> Sizes:
@@ -237,7 +230,7 @@ class _Sizing:
         plan = self._plan
         known: list[tuple[int, Mapping[str, int], float, Rejected]] = []
         for size in sizes_bytes(plan.device_bytes):
-            counts = _proposed(plan, size)
+            counts: Mapping[str, int] | None = fitting_split(plan, size)
             if split == "best":
                 given = [] if counts is None else [counts]
                 if size == plan.device_bytes:
