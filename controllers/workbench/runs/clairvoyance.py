@@ -47,7 +47,7 @@ class Clairvoyance:
 
     def __call__(self, view: TreeView) -> Clairvoyant:
         """The policy of the cache that is made with this factory."""
-        self._policy = Clairvoyant(self, view)
+        self._policy = Planned(self, view) if isinstance(self, PlannedClairvoyance) else Clairvoyant(self, view)
         return self._policy
 
     def offered(self, request: Request) -> None:
@@ -214,11 +214,6 @@ class PlannedClairvoyance(Clairvoyance):
             if depth:
                 self._resumed_at[int(request.blocks()[(depth - 1) // request.block_tokens]), depth].append(number)
         self._is_over = [False] * len(requests)
-
-    def __call__(self, view: TreeView) -> Clairvoyant:
-        """The policy of the cache that is made with this factory."""
-        self._policy = Planned(self, view)
-        return self._policy
 
     def offered(self, request: Request) -> None:
         """Nothing to do: it may have to wait, and is to find what it resumes from."""
