@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
@@ -57,17 +58,12 @@ DEFAULT_LONGEST_BYTES = 8 << 20
 DEFAULT_KEPT_BYTES = 256 << 20
 
 
+@dataclass(slots=True)
 class Kept:
-    """The bytes that a proxy has noted and not yet given to its recorder.
+    """The bounds of what a proxy has noted and not yet given to its recorder: of one request with its answer, and of all."""
 
-    Args:
-        longest_bytes: of one request with its answer.
-        room_bytes: of all.
-    """
-
-    def __init__(self, longest_bytes: int, room_bytes: int) -> None:
-        self.longest_bytes = longest_bytes
-        self.room_bytes = room_bytes
+    longest_bytes: int
+    room_bytes: int
 
 
 class Note:
