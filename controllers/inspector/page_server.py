@@ -131,7 +131,9 @@ class PageHandler(BaseHTTPRequestHandler):
                 raise BadQuestionError(UNTOLD)
             return figures_of(picture).record()
         if name == "time":
-            return _over_time(picture, query)
+            if "namespace" in query or "others" in query:  # these have no name on the page
+                return picture.over_time_of(query.get("namespace"))
+            return picture.over_time(by_namespace=query.get("by") == "namespace")
         if name == "events":
             return picture.events(_number(query, "after", 0))
         if name == "requests":
@@ -208,13 +210,6 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's
         """Nothing: an engine's terminal is not for this."""
-
-
-def _over_time(picture: Picture, query: Mapping[str, str]) -> dict[str, Any]:
-    """Hits and misses of all, of `namespace`, of the `others` without a name on the page, or the misses `by` namespace."""
-    if "namespace" in query or "others" in query:
-        return picture.over_time_of(query.get("namespace"))
-    return picture.over_time(by_namespace=query.get("by") == "namespace")
 
 
 def _number(query: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -94,8 +94,7 @@ class Tape:
         """The oldest events, which were not told before, each with EVENT_FIELDS."""
         taken = list(islice(self._events, limit))
         events = [(names, self._events.pop(names)) for names in taken]
-        return [[event.at_s, *map(_shown, names[1:]), *event.told()] for names, event in events]
-
-
-def _shown(name: Any) -> Any:
-    return printable(name) if isinstance(name, str) else name
+        return [
+            [event.at_s, *(printable(name) if isinstance(name, str) else name for name in names[1:]), *event.told()]
+            for names, event in events
+        ]
