@@ -170,23 +170,21 @@ def test_wrong_bytes_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(row["wrong_bytes"] for row in json.loads(out.read_text())) > 0
 
 
-def test_verify_with_a_host_says_that_it_needs_torch() -> None:
+def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that lacks a package."""
     program = (
-        "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --host-gib 9 --jobs 1'.split()\n"
+        f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {list(arguments)}\n"
         "from unified_tree.controllers.cli.cli import main\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.endswith("needs torch; run: pip install 'unified-tree[tensors]'\n")
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
-def test_verify_without_a_host_does_without_torch() -> None:
-    program = (
-        "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --policy lru --jobs 1'.split()\n"
-        "from unified_tree.controllers.cli.cli import main\nmain()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_only_verify_with_a_host_needs_torch_and_says_so() -> None:
+    small = ("replay", "--requests", "5", "--verify", "--policy", "lru", "--jobs", "1")
+    assert run_without("torch", *small).returncode == 0
+    refused = run_without("torch", *small, "--host-gib", "9")
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("needs torch; run: pip install 'unified-tree[tensors]'\n")
 
 
 def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
@@ -210,6 +208,9 @@ def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for row in json.loads(out.read_text()):
         assert (row["requests"], row["hit_tokens"], row["prompt_tokens"]) == (4, 3 * 1024, 4 * 1200)
+
+
+HOST = ["replay", "--requests", "40", "--device-gib", "1", "--host-gib", "2"]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +244,32 @@ def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
         (["replay", "--pages", "full"], "--pages"),
         (["replay", "--pages", "full=0"], "full"),
         (["replay", "--pages", "nothing=5"], "nothing"),
+        (["replay", "--storage", "memory"], "--storage needs a host tier"),
+        (["replay", "--storage-gib", "5"], "--storage-gib needs a store"),
+        (["replay", "--prefetch", "timeout"], "--prefetch needs a store"),
+        ([*HOST, "--storage", "nowhere"], "engine is called 'nowhere'"),
+        ([*HOST, "--storage", "file"], "file:DIR"),
+        ([*HOST, "--storage", "redis"], "redis:HOST:PORT"),
+        ([*HOST, "--storage", "redis:here"], "address must be host:port"),
+        ([*HOST, "--storage", "redis:127.0.0.1:1"], "127.0.0.1:1"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "-1"], "--storage-gib"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "nan"], "--storage-gib"),
+        ([*HOST, "--storage", "redis:127.0.0.1:1", "--storage-gib", "5"], "its own business"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "0.001"], "budget"),
+        ([*HOST, "--storage", "memory", "--storage-gb-per-s", "0"], "--storage-gb-per-s"),
+        ([*HOST, "--storage", "memory", "--storage-latency-us", "-1"], "--storage-latency-us"),
+        ([*HOST, "--storage", "null:a"], "a=b,c=d"),
+        ([*HOST, "--storage", "file:/proc/nothing"], "/proc/nothing"),
+        (["replay", "--clients", "3"], "replay multiturn"),
+        (["replay", "multiturn", "--clients", "0"], "Invalid value for '--clients'"),
+        (["replay", "multiturn", "--answer-tokens", "-5"], "Invalid value for '--answer-tokens'"),
+        (["replay", "--prefill-tflops", "0"], "--prefill-tflops"),
+        (["replay", "--prefill-tflops", "nan"], "--prefill-tflops"),
+        (["replay", "--prefill-tflops", "1e-30"], "Invalid value for '--prefill-tflops'"),
+        (["size", "--sample", "0"], "--sample"),
+        (["size", "--device-gib", "0.001"], "cannot hold"),
+        (["size", "--plot", "a.txt"], "a.txt"),
+        (["size", "--model", "none"], "none"),
         (["replay", "--concurrency", "0"], "concurrency"),
         (["replay", "--chunk-tokens", "-1"], "chunk_tokens"),
         (["replay", "--step-ms", "0"], "step_ms"),
@@ -408,8 +435,7 @@ def test_the_driver_needs_neither_torch_nor_click_nor_rich() -> None:
 
 
 def test_a_missing_extra_is_one_line() -> None:
-    program = "import sys\nsys.modules['click'] = None\nfrom unified_tree.controllers.cli.cli import main\nmain()\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_without("click")
     assert done.returncode == 2
     assert done.stderr == "error: click is not installed; run: pip install 'unified-tree[replay]'\n"
 

@@ -34,11 +34,3 @@ def test_a_sample_says_how_much_it_looked_at() -> None:
     result = run(*SMALL, "--sample", "30", "--model", "qwen3-next-80b-a3b", "--device-gib", 8)
     assert result.exit_code == 0, result.output
     assert "root subtrees" in result.stdout
-
-
-def test_bad_input_ends_in_one_line(tmp_path: Path) -> None:
-    for given in (["--sample", "0"], ["--device-gib", "0.001"], ["--plot", str(tmp_path / "a.txt")], ["--model", "none"]):
-        result = run(*SMALL, *given)
-        assert result.exit_code == 2
-        assert result.stderr.startswith("error: ")
-        assert result.stderr.count("\n") == 1

@@ -202,24 +202,6 @@ def test_a_trace_is_modelled_where_hardware_is_stated_and_not_otherwise(tmp_path
     assert all(row["modelled_ttft_s_mean"] > 0 for row in json.loads(out.read_text()))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["replay", "--clients", 3], "replay multiturn"),
-        (["replay", "multiturn", "--clients", 0], "Invalid value for '--clients'"),
-        (["replay", "multiturn", "--answer-tokens", -5], "Invalid value for '--answer-tokens'"),
-        (["replay", "--prefill-tflops", 0], "--prefill-tflops"),
-        (["replay", "--prefill-tflops", "nan"], "--prefill-tflops"),
-        (["replay", "--prefill-tflops", 1e-30], "Invalid value for '--prefill-tflops'"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[object], words: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert len(result.stderr.splitlines()) == 1
-    assert words in result.stderr
-
-
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ConfigurationError, match="rounds"):
         MultiturnOptions(rounds=0)
