@@ -101,15 +101,6 @@ def test_rows_share_nothing(tmp_path: Path) -> None:
     assert figures(alone) == together[1]
 
 
-def test_every_row_of_a_report_is_compared(tmp_path: Path) -> None:
-    plan = in_files(tmp_path)
-    specs = report_specs(["lru"], page_counts(plan), plan)
-    for _ in range(2):
-        rows = [run_row(plan, spec) for spec in specs]
-        assert [wrong_bytes(row) for row in rows] == [0] * 4
-        assert all(row.traffic is not None for row in rows)
-
-
 def test_pages_without_content_another_workload_and_another_model_are_not_found(tmp_path: Path) -> None:
     run(in_files(tmp_path, verification=Verification.OFF))
     with_bytes = run(in_files(tmp_path))

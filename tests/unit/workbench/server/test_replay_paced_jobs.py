@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
@@ -147,18 +145,3 @@ def test_a_meter_changes_nothing_of_what_it_passes_on() -> None:
     assert meter.stats().pools["full"].written_bytes == 128
     assert not meter.capabilities.zero_copy
     meter.close()
-
-
-def test_the_same_jobs_take_the_same_time() -> None:
-    def history() -> list[float]:
-        bench = Bench()
-        started: list[Callable[[], Job]] = [
-            lambda: bench.put(4, 4, first=1),
-            lambda: bench.put(2, pause_s=0.003, first=5000),
-            lambda: bench.put(9, 1, 1, first=9000),
-        ]
-        for start in started:
-            start()
-        return list(bench.run().values())
-
-    assert history() == history()

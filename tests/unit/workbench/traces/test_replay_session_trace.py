@@ -109,12 +109,6 @@ def test_session_starts_are_spread_by_a_seed(write: Write) -> None:
     assert spread == starts(session_gap_s=10, seed=3) != starts(session_gap_s=10, seed=4)
 
 
-def test_one_pretty_printed_session_a_file_in_a_directory(tmp_path: Path) -> None:
-    for name in ("b.json", "a.json"):
-        (tmp_path / name).write_text(json.dumps(session(turn(0, 64, [1])), indent=2))
-    assert len(read_trace(tmp_path).requests) == 2
-
-
 def test_the_wrong_session_is_named(write: Write) -> None:
     good = session(turn(0, 64, [1]))
     cases = {
