@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -75,15 +76,7 @@ class Arguments:
     @property
     def files(self) -> OutputFiles:
         """The files to write."""
-        given = self._given
-        return OutputFiles(
-            csv=given["csv_path"],
-            json=given["json_path"],
-            plot=given["plot_path"],
-            figures=given["figures_path"],
-            inspect=given["inspect_path"],
-            html=given["html_path"],
-        )
+        return OutputFiles(**{field.name: self._given[f"{field.name}_path"] for field in fields(OutputFiles)})
 
     @property
     def policies(self) -> list[str]:
@@ -304,11 +297,7 @@ class Arguments:
         return TraceOptions(
             block_tokens=given["block_size"],
             max_requests=given["requests"],
-            session_gap_s=given["session_gap_s"],
-            seed=given["seed"],
-            clock_unit=given["clock_unit"],
-            sub_agent_clock=given["sub_agent_clock"],
-            tokenizer=given["tokenizer"],
+            **{name: given[name] for name in ("session_gap_s", "seed", "clock_unit", "sub_agent_clock", "tokenizer")},
         )
 
     def _own_workload(self, progress: Callable[[int], None] | None = None) -> Workload:
