@@ -9,7 +9,7 @@ A model knows pages only by numbers, keeps nothing of their content, and works o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,32 +21,22 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.sizing.needs import Needs
 
     Int64s = NDArray[np.int64]
-    from numpy.typing import NDArray
 
 
-class HitCounts:
-    """Counted so far.
+class HitCounts(Counter[int]):
+    """Counted so far: from a room for values of this weight on, so many tokens more are hit.
 
     >>> counts = HitCounts()
-    >>> counts.add(0, 64)  # whatever there is room for
-    >>> counts.add(3 * WHOLE, 100)  # so many more if three values fit
+    >>> counts[0] += 64  # whatever there is room for
+    >>> counts[3 * WHOLE] += 100  # so many more if three values fit
     >>> counts.curve().tokens(2), counts.curve().tokens(3)
     (64, 164)
     """
 
-    def __init__(self) -> None:
-        self._gains: dict[int, int] = {}
-
-    def add(self, room: int, tokens: int) -> None:
-        """From a room for values of this weight on, so many tokens more are hit."""
-        self._gains[room] = self._gains.get(room, 0) + tokens
-
     def curve(self) -> HitCurve:
         """What was counted, for all sizes. Cost: O(n log n)."""
-        rooms = sorted(self._gains)
-        return HitCurve(
-            rooms=np.array(rooms) / WHOLE, sums=np.cumsum(np.array([self._gains[room] for room in rooms], np.int64))
-        )
+        rooms = sorted(self)
+        return HitCurve(rooms=np.array(rooms) / WHOLE, sums=np.cumsum(np.array([self[room] for room in rooms], np.int64)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +150,8 @@ class ModelCache:
             self._resume(held, path)
         else:
             held.hit_tokens = path
-            self.hits.add(0, path)
-            self.far_hits.add(0, path)
+            self.hits[0] += path
+            self.far_hits[0] += path
         self._pin(ids[:known], unit_tokens)
         return held
 
@@ -325,10 +315,10 @@ class ModelCache:
 def _count(hits: HitCounts, steps: list[tuple[int, int]], rebuilt: int) -> int:
     """Count what a request hits by room, which is at least what it has by rebuilding windows. Returns the most."""
     reached = rebuilt
-    hits.add(0, rebuilt)
+    hits[0] += rebuilt
     for length, least in steps:
         if length > reached:
-            hits.add(least, length - reached)
+            hits[least] += length - reached
             reached = length
     return reached
 
