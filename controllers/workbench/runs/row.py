@@ -29,7 +29,7 @@ from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.pools import HostLayout, check_host_memory
 from unified_tree.controllers.pools.host_layout import host_page_bytes
-from unified_tree.controllers.prefix_linker import linked_pools
+from unified_tree.controllers.prefix_linker import LinkedPrefixes, linked_pools
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, VirtualClock
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.pools import DevicePool
-    from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.storage import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.workbench.runs.plan import RowPlan
@@ -406,13 +405,16 @@ def open_link(row: RowPlan, settings: LinkerSettings, pools: Mapping[str, Device
     """
     linked = linked_pools(row.moved_composition, pools, paths_only=not settings.is_daemon)
     linker = settings.open(linked, row.composition.name)
-    return RowLink(
-        linker=PacedLinker(linker, clock, settings.cost, row.true_bytes, row.composition.page_size),
-        pools=linked,
-        clock=clock,
-        weights_version=f"{row.name} of {row.workload}",
-        wait_s=settings.prefetch.patience_s(0),
-    )
+    wait_s = settings.prefetch.patience_s(0)
+    paced = PacedLinker(linker, clock, settings.cost, row.true_bytes, row.composition.page_size)
+
+    def link_to(cache: PrefixCache) -> LinkedPrefixes:
+        weights_version = f"{row.name} of {row.workload}"
+        return LinkedPrefixes(
+            cache, paced, linked, weights_version=weights_version, wait_s=wait_s, clock=lambda: clock.now / 1e9
+        )
+
+    return RowLink(linker=paced, to=link_to, wait_s=wait_s)
 
 
 def open_storage(row: RowPlan, settings: StorageSettings, memory: Mapping[str, PageMemory], clock: VirtualClock) -> RowStorage:

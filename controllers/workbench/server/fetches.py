@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.prefix_linker import LinkedPrefixes
 from unified_tree.controllers.workbench.server.step_clock import earliest
 from unified_tree.declare.keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
-    from unified_tree.controllers.prefix_linker import LinkedPool, LinkedPrefixes
+    from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.storage_tier import StorageTier
-    from unified_tree.controllers.transfer_engines import VirtualClock
     from unified_tree.controllers.workbench.server.paced_transfers import PacedJobs, PacedLinker
     from unified_tree.controllers.workbench.server.page_store import MeteredStorage
     from unified_tree.controllers.workbench.server.step_clock import StepClock
@@ -30,29 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLink:
-    """A linker over a row's device pages, and what to make the link with.
+    """A linker over a row's device pages.
 
     Attributes:
         linker: closed with the link.
-        clock: the replay's.
+        to: makes the link of the row's cache. Raises ConfigurationError for a cache that cannot be linked.
+        wait_s: how long a request waits for it at most.
     """
 
     linker: PacedLinker
-    pools: Sequence[LinkedPool]
-    clock: VirtualClock
-    weights_version: str
+    to: Callable[[PrefixCache], LinkedPrefixes]
     wait_s: float
-
-    def to(self, cache: PrefixCache) -> LinkedPrefixes:
-        """The link of the row's cache. Raises ConfigurationError for a cache that cannot be linked."""
-        return LinkedPrefixes(
-            cache,
-            self.linker,
-            self.pools,
-            weights_version=self.weights_version,
-            wait_s=self.wait_s,
-            clock=lambda: self.clock.now / 1e9,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
