@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -53,18 +54,6 @@ def test_a_starved_pool_is_the_first_finding_with_what_it_takes() -> None:
     assert "pages more" in first.advice
     assert first.tokens == next(pool.evicted_tokens for pool in told.pools if pool.component == "mamba") > 0
     assert first.tokens == sum(tokens for pool in told.pools for _, tokens in pool.short_by)
-
-
-def test_so_many_pages_more_keep_it() -> None:
-    """The advice is taken: with that many states more nothing is evicted any more."""
-    pool = next(pool for pool in Figures.of(starved()).pools if pool.component == "mamba")
-    more = pool.short_by[-1][0]
-    cache = PrefixCache([FULL, MAMBA], 2, {"full": 400, "mamba": 4 + more})
-    for _ in range(4):
-        for first in range(0, 800, 100):
-            serve(cache, first)
-            serve(cache, first, count=12)
-    assert Figures.of(cache).misses.get("evicted", 0) == 0
 
 
 def test_a_namespace_that_floods_the_others_is_named() -> None:
@@ -245,13 +234,17 @@ def test_a_file_of_another_kind_is_named_and_a_trace_is_told_what_to_do(tmp_path
         read_figures(str(path))
 
 
-@pytest.mark.parametrize("said", [b"# HELP up\nup 1\n", b"<html>"])
-def test_a_port_that_is_no_inspectors_is_told_as_by_inspect(said: bytes) -> None:
+@contextmanager
+def answering(said: bytes, token: str | None = None) -> Iterator[str]:
+    """The address of an endpoint that says the same to each question, or to those for figures that bring a token."""
+
     class Endpoint(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            asked = (self.headers["Authorization"], self.path)
+            allowed = token is None or asked == (f"Bearer {token}", "/api/doctor")
+            self.send_response(200 if allowed else 403)
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(said if allowed else b"")
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -260,14 +253,19 @@ def test_a_port_that_is_no_inspectors_is_told_as_by_inspect(said: bytes) -> None
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        address = f"http://127.0.0.1:{server.server_port}/"
-        by_doctor, by_inspect = (CliRunner().invoke(app, [command, address]).output for command in ("doctor", "inspect"))
-        assert f"{address}: no inspector answers there: " in by_doctor
-        assert by_doctor == by_inspect
+        yield f"http://127.0.0.1:{server.server_port}/"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.mark.parametrize("said", [b"# HELP up\nup 1\n", b"<html>"])
+def test_a_port_that_is_no_inspectors_is_told_as_by_inspect(said: bytes) -> None:
+    with answering(said) as address:
+        by_doctor, by_inspect = (CliRunner().invoke(app, [command, address]).output for command in ("doctor", "inspect"))
+        assert f"{address}: no inspector answers there: " in by_doctor
+        assert by_doctor == by_inspect
 
 
 def test_figures_of_a_cache_that_stands_still_say_their_age() -> None:
@@ -284,30 +282,11 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_figures_come_from_an_endpoint_that_wants_a_token() -> None:
     told = Figures.of(starved()).to_json().encode()
-
-    class Endpoint(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            allowed = self.headers["Authorization"] == "Bearer secret" and self.path == "/api/doctor"
-            self.send_response(200 if allowed else 403)
-            self.end_headers()
-            self.wfile.write(told if allowed else b"")
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}"
+    with answering(told, "secret") as address:
         assert [json.loads(each.to_json()) for each in read_figures(address, "secret")] == [json.loads(told)]
-        assert len(read_figures(f"{address}/?token=secret")) == 1
+        assert len(read_figures(f"{address}?token=secret")) == 1
         with pytest.raises(ConfigurationError, match="403"):
             read_figures(address)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_figures_come_from_an_inspector_and_its_recording(tmp_path: Path) -> None:

@@ -59,9 +59,13 @@ class Server:
         usage = {"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 8}}
         return web.json_response({"choices": [{"index": 0, "text": "abc"}], "usage": usage})
 
-    async def _streamed(self, request: web.Request) -> web.StreamResponse:
+    async def _begun(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        return response
+
+    async def _streamed(self, request: web.Request) -> web.StreamResponse:
+        response = await self._begun(request)
         for word in ("a", "b", "c"):
             await response.write(b'data: {"choices": [{"index": 0, "text": "%s"}]}\n\n' % word.encode())
         await response.write(b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}\n\n')
@@ -69,8 +73,7 @@ class Server:
         return response
 
     async def _slow(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await self._begun(request)
         await response.write(b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n')
         self.has_begun.set()
         try:
@@ -81,8 +84,7 @@ class Server:
         return response
 
     async def _broken(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await self._begun(request)
         await response.write(b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n')
         assert request.transport is not None
         request.transport.abort()
