@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.miss_ledger import MissLedger
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.controllers.pages.tier_pages import FreePages
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.tree import UnifiedTree
+
+    Inspected: TypeAlias = "PrefixCache | EngineCache"
+    """One cache. It belongs to one thread, which alone reads it."""
 
 
 class Pools(Protocol):
@@ -33,55 +37,6 @@ class WithHost(Protocol):
         ...
 
 
-class Inspected(Protocol):
-    """One cache. It belongs to one thread, which alone reads it."""
-
-    @property
-    def tree(self) -> UnifiedTree:
-        """What is cached."""
-        ...
-
-    @property
-    def counters(self) -> CacheCounters:
-        """Its totals, and who is told what it does."""
-        ...
-
-    @property
-    def ledger(self) -> MissLedger:
-        """Why tokens had to be computed."""
-        ...
-
-    @property
-    def device(self) -> Pools:
-        """The pools on device."""
-        ...
-
-    @property
-    def controller(self) -> WithHost | None:
-        """What moves pages between device and host; None without a host tier."""
-        ...
-
-    @property
-    def storage(self) -> StorageController | None:
-        """The store behind the host tier; None without one, or where an engine's workers keep it."""
-        ...
-
-    @property
-    def leases(self) -> Sequence[Lease]:
-        """The requests that hold pages; none where an engine keeps them itself."""
-        ...
-
-    @property
-    def lease_count(self) -> int:
-        """How many these are."""
-        ...
-
-    @property
-    def rebuild(self) -> bool:
-        """Whether a request may resume from a rebuilt window."""
-        ...
-
-
 class NoPools:
     """The pools of a tier that the engine keeps itself."""
 
@@ -90,10 +45,18 @@ class NoPools:
 
 
 class EngineCache:
-    """What an adapter has in its engine; see Inspected. The engine keeps the running requests, so there are no leases.
+    """What an adapter has in its engine, as a PrefixCache shows it. The engine keeps the running requests: there are no leases.
 
     Args:
         counters, ledger: for the whole life of the engine.
+
+    Attributes:
+        tree: what is cached.
+        counters: its totals, and who is told what it does.
+        ledger: why tokens had to be computed.
+        device: the pools on device; `controller` what moves pages between these and host, None without a host tier.
+        storage: the store behind the host tier; None without one, or where an engine's workers keep it.
+        rebuild: whether a request may resume from a rebuilt window.
     """
 
     def __init__(self, counters: CacheCounters, ledger: MissLedger) -> None:
