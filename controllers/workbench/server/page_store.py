@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
     Digests = NDArray[np.uint64]
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    PageStore: TypeAlias = "ChunkedPages | TensorPages"
+    """Pages of one component, on either tier."""
 
     from unified_tree.controllers.storage.storage_engine import Capabilities, StorageEngine, StorageStats
 
@@ -44,7 +42,7 @@ CHUNK_PAGES = 1024
 
 
 class ChunkedPages:
-    """A PageStore, and a PageMemory with a trailer behind every page. Safe to use from two threads.
+    """Pages of one component as the model sees them, and a PageMemory with a trailer behind each. Safe to use from two threads.
 
     Memory is taken a chunk at a time, as pages are used first. A page never written is all zero.
 
@@ -69,14 +67,14 @@ class ChunkedPages:
         return memoryview(chunk[page % CHUNK_PAGES])
 
     def read(self, ids: Ids) -> Bytes:
-        """See PageStore."""
+        """The content of pages, uint8 [n, page_bytes]."""
         content = np.empty((ids.size, self._page_bytes), np.uint8)
         for number, where in self._by_chunk(ids):
             content[where] = self._chunk(number)[ids[where] % CHUNK_PAGES, : self._page_bytes]
         return content
 
     def write(self, ids: Ids, content: Bytes) -> None:
-        """See PageStore."""
+        """Fill pages."""
         for number, where in self._by_chunk(ids):
             self._chunk(number)[ids[where] % CHUNK_PAGES, : self._page_bytes] = content[where]
 
@@ -131,18 +129,6 @@ def page_contents(digests: Digests, component: Digests, page_bytes: int) -> Byte
 NEEDS_TORCH = "--verify with a host tier, or a linker, moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
 
 
-class PageStore(Protocol):
-    """Device pages of one component as the model sees them."""
-
-    def read(self, ids: Ids) -> Bytes:
-        """The content of pages, uint8 [n, page_bytes]."""
-        ...
-
-    def write(self, ids: Ids, content: Bytes) -> None:
-        """Fill pages."""
-        ...
-
-
 class ChunkedPair:
     """A PageMover between two tiers of pages without end; one layer, 0."""
 
@@ -170,11 +156,11 @@ class TensorPages:
         self._size = layers[0].shape[1]
 
     def read(self, ids: Ids) -> Bytes:
-        """See PageStore."""
+        """See ChunkedPages."""
         return np.concatenate([layer[ids] for layer in self._layers], axis=1)
 
     def write(self, ids: Ids, content: Bytes) -> None:
-        """See PageStore."""
+        """See ChunkedPages."""
         for i, layer in enumerate(self._layers):
             layer[ids] = content[:, i * self._size : (i + 1) * self._size]
 
