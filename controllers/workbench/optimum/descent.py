@@ -232,12 +232,8 @@ class Descent:
             weights = [weight[np.minimum(np.arange(count) * weight.size // count, weight.size - 1)] for weight in weights]
             weights = self._descend(edges, weights, steps)
             self._repair()
-            if self._is_close:
+            if self.bound <= (1 + CLOSE) * self.depths.sum():
                 break
-
-    @property
-    def _is_close(self) -> bool:
-        return bool(self.bound <= (1 + CLOSE) * self.depths.sum())
 
     def _repair(self) -> None:
         depths = feasible_depths(self._idle, self._demand, self._prices, self._summed)
@@ -310,16 +306,11 @@ def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Flo
     for k in order:
         depths[owners[k]] = rooms.take_deepest(owners[k], depth[groups[k][0] : chosen[k] + 1])
     for k in np.argsort(-best, kind="stable").tolist():
-        before = int(depths[owners[k]])
+        before, (begin, end) = int(depths[owners[k]]), groups[k]
         rooms.give(owners[k], before)
-        depths[owners[k]] = rooms.take_deepest(owners[k], [*([before] if before else []), *_behind(depth, groups[k], before)])
+        behind = depth[bisect_right(depth, before, begin, end) : end]
+        depths[owners[k]] = rooms.take_deepest(owners[k], [before, *behind] if before else behind)
     return depths
-
-
-def _behind(depth: list[int], group: tuple[int, int], before: int) -> list[int]:
-    """The candidates of a request that lie behind a depth."""
-    begin, end = group
-    return depth[bisect_right(depth, before, begin, end) : end]
 
 
 class _Rooms:

@@ -161,14 +161,12 @@ class ExchangeReader:
                 asked = fields.get("text") if asked is None else asked
             else:
                 asked = fields.get("prompt")
-            return [self._prompt(each) for each in prompts_in(asked)]
+            of_text, is_exact = self._prompts.of_text, self._prompts.is_exact
+            return [
+                (of_text(each), is_exact) if isinstance(each, str) else (token_bytes(each), True) for each in prompts_in(asked)
+            ]
         except (TypeError, ValueError, OverflowError) as error:
             raise UnrecordedError("no prompt in the body") from error
-
-    def _prompt(self, prompt: str | list[int]) -> tuple[bytes, bool]:
-        if isinstance(prompt, str):
-            return self._prompts.of_text(prompt), self._prompts.is_exact
-        return token_bytes(prompt), True
 
 
 def prompts_in(asked: Any) -> list[str | list[int]]:

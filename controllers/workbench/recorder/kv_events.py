@@ -150,7 +150,8 @@ class EventTrace:
         more = fields.get("extra_keys") or ()
         before = None if parent is None else (rank, parent)
         if before is None:
-            chain, count = self._hasher.begin(_namespace(fields)), 0
+            chain = self._hasher.begin(namespace_of(None, fields.get("cache_salt"), fields.get("lora_name")))
+            count = 0
         elif (known := self._blocks.get(before)) is not None:
             chain, count = known.chain, known.tokens
         else:
@@ -207,10 +208,6 @@ class EventTrace:
             cached_tokens=run.cached_tokens,
         )
         return (line,)
-
-
-def _namespace(fields: dict[str, Any]) -> str:
-    return namespace_of(None, fields.get("cache_salt"), fields.get("lora_name"))
 
 
 def _marked(token: int, what: Any) -> int:

@@ -114,12 +114,8 @@ class Clairvoyant(EvictionPolicy):
 
     def revise(self, number: int) -> None:
         """The request has arrived: rank anew what it was expected to need. Cost: O(log n) a value."""
-        for value in sorted(self._due.pop(number, ()), key=_place):
+        for value in sorted(self._due.pop(number, ()), key=lambda value: (value.node.id, value.component, int(value.tier))):
             self._view.reorder(value)
-
-
-def _place(value: Value) -> tuple[int, int, int]:
-    return value.node.id, value.component, int(value.tier)
 
 
 def last_token(value: Value) -> int:

@@ -95,16 +95,13 @@ class LiveSizes(CacheObserver):
         if self.failure is not None:
             return
         try:
-            self._acquired(key)
+            first = self._skip * key.width_bytes
+            mark = bytes(key.data[first : first + self._unit * key.width_bytes])
+            if crc32(mark, _code(key.namespace)) % self._one_in == 0 and key.length >= self._unit:
+                self._see(key)
         except Exception as error:
             self.failure = printable(repr(error), 500)
             LOG.error("the models of other sizes failed, and see no more requests: %s", traceback_of(error))
-
-    def _acquired(self, key: Key) -> None:
-        first = self._skip * key.width_bytes
-        mark = bytes(key.data[first : first + self._unit * key.width_bytes])
-        if crc32(mark, _code(key.namespace)) % self._one_in == 0 and key.length >= self._unit:
-            self._see(key)
 
     def curve(self) -> LiveCurve:
         """What the models say so far. Cost: O(values kept · log)."""
@@ -138,7 +135,8 @@ class LiveSizes(CacheObserver):
         prefixes = np.cumsum(mixed * (2 * np.arange(1, count + 1) + 1)) ^ np.int64(_code(key.namespace))
         known = self._ids
         if count > len(self._free):
-            self._forget()
+            gone = [prefix for prefix, number in known.items() if not any(model.has(number) for model in self._models)]
+            self._free += [known.pop(prefix) for prefix in gone]
         numbers = []
         for prefix in prefixes.tolist():
             number = known.get(prefix)
@@ -148,11 +146,6 @@ class LiveSizes(CacheObserver):
                 number = known[prefix] = self._free.pop()
             numbers.append(number)
         return np.array(numbers, np.int64)
-
-    def _forget(self) -> None:
-        """Forget the units that no model has."""
-        gone = [prefix for prefix, number in self._ids.items() if not any(model.has(number) for model in self._models)]
-        self._free += [self._ids.pop(prefix) for prefix in gone]
 
 
 def _code(namespace: str) -> int:
