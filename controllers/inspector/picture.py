@@ -218,15 +218,11 @@ def figures_of(picture: Picture) -> Figures:
         name, tier = pool["component"], int(pool["tier"])
         pools.append(
             PoolFigures(
-                component=name,
+                **{each: pool[each] for each in ("component", "total", "used", "protected", "victims")},
                 tier=Tier(tier).name.lower(),
                 kind=kinds[name],
-                total=pool["total"],
-                used=pool["used"],
-                protected=pool["protected"],
                 stranded=pool["stranded"] if tier == Tier.DEVICE else 0,
                 page_bytes=0 if cache.get("in_pages") else pool["page_bytes"],
-                victims=pool["victims"],
                 evicted_tokens=evicted.get((name, tier), 0),
                 short_by=sizes_of(short_by.get((name, tier), ())),
             )
