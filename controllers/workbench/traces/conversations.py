@@ -165,18 +165,16 @@ MULTI_TURNS = _format(
 KINDS = ("user", ASSISTANT)
 
 
+@dataclass(slots=True, eq=False)
 class _Line:
     """A line of the log that has a place in a conversation."""
 
-    __slots__ = ("answer", "at_s", "message", "parent", "record")
-
-    def __init__(self, record: Record, parent: _Line | None, at_s: float) -> None:
-        self.record = record
-        self.parent = parent
-        self.at_s = at_s
-        self.message: Message | None = None
-        self.answer: object = None
-        """The fields that the lines of one answer have in common."""
+    record: Record
+    parent: _Line | None
+    at_s: float
+    message: Message | None = None
+    answer: object = None
+    """The fields that the lines of one answer have in common."""
 
 
 def _read_claude_code(name: str, records: Iterable[Record], options: TraceOptions) -> Workload:
