@@ -10,10 +10,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unified_tree.controllers.workbench.traces.trace_records import Clock, Record, TraceFormat
-from unified_tree.controllers.workbench.traces.workload import Request, Workload, in_arrival_order
+from unified_tree.controllers.workbench.traces.workload import NO_BLOCKS, Request, Workload, in_arrival_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,7 +64,7 @@ def _format(
             Request(
                 index=i,
                 arrival_s=time_s - first_s,
-                runs=np.empty(0, np.int64),
+                runs=NO_BLOCKS,
                 block_tokens=BLOCK_TOKENS,
                 prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens,

@@ -16,7 +16,7 @@ finished, which is what the request's `chain` says; a sub-agent is a chain of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -24,40 +24,21 @@ import numpy as np
 
 from unified_tree.controllers.workbench.traces.block_ids import BlockLists
 from unified_tree.controllers.workbench.traces.trace_records import Clock, Starts, TraceFormat
-from unified_tree.controllers.workbench.traces.workload import NO_CHAIN, Request, Workload
+from unified_tree.controllers.workbench.traces.workload import NO_BLOCKS, NO_CHAIN, Request, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unified_tree.controllers.workbench.traces.trace_records import Record, TraceOptions
-    from unified_tree.controllers.workbench.traces.workload import Int64s
 
 
 @dataclass(slots=True)
 class _Turn:
-    at_s: float
+    """A turn, whose request arrives by the clock of its agent until its place is known."""
+
     agent_s: float
     """When its sub-agent starts, where times count from there."""
-    prompt_tokens: int
-    output_tokens: int
-    block_tokens: int
-    chain: int
-    parent_chain: int
-    runs: Int64s | None = None
-
-    def request(self, index: int, arrival_s: float) -> Request:
-        """It, as a request of the workload."""
-        assert self.runs is not None
-        return Request(
-            index=index,
-            arrival_s=arrival_s,
-            runs=self.runs,
-            block_tokens=self.block_tokens,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            chain=self.chain,
-            parent_chain=self.parent_chain,
-        )
+    request: Request
 
 
 @dataclass(slots=True)
@@ -70,12 +51,12 @@ class _Scope:
 
     def number(self, base: int) -> int:
         """Give the turns their blocks, from `base` on; the first id that is free after them."""
-        prompts = np.array([turn.prompt_tokens for turn in self.turns], np.int64)
-        sizes = np.array([turn.block_tokens for turn in self.turns], np.int64)
+        prompts = np.array([turn.request.prompt_tokens for turn in self.turns], np.int64)
+        sizes = np.array([turn.request.block_tokens for turn in self.turns], np.int64)
         self.surplus = int((self.blocks.counts() > -(-prompts // sizes)).sum())
         runs, base = self.blocks.numbered(prompts // sizes, base)
         for turn, blocks in zip(self.turns, runs, strict=True):
-            turn.runs = blocks
+            turn.request = replace(turn.request, runs=blocks)
         return base
 
 
@@ -115,19 +96,21 @@ class _Reader:
                 self.has_early_turns |= at_s < own_s
                 self._read_agent(entry, block_tokens, scope, at_s, agent_s + at_s, chain)
             elif not self.is_full:
-                turn = _Turn(
-                    at_s=self.clock.seconds(entry, "t"),
-                    agent_s=agent_s,
+                request = Request(
+                    index=0,
+                    arrival_s=self.clock.seconds(entry, "t"),
+                    runs=NO_BLOCKS,
+                    block_tokens=block_tokens,
                     prompt_tokens=entry.integer("in"),
                     output_tokens=entry.integer("out"),
-                    block_tokens=block_tokens,
                     chain=chain,
                     parent_chain=parent_chain,
                 )
+                turn = _Turn(agent_s, request)
                 scope.blocks.add(entry)
                 scope.turns.append(turn)
                 self.turns.append(turn)
-                self.has_early_turns |= turn.at_s < own_s
+                self.has_early_turns |= request.arrival_s < own_s
 
     @property
     def counts_from_parent(self) -> bool:
@@ -169,11 +152,11 @@ def _read(name: str, records: Iterable[Record], options: TraceOptions) -> Worklo
 def _workload(name: str, reader: _Reader, begins: list[float], session_count: int, block_count: int) -> Workload:
     from_parent = reader.counts_from_parent
     timed = [
-        (begin_s + (turn.agent_s + turn.at_s if from_parent else turn.at_s), turn)
+        (begin_s + (turn.agent_s * from_parent + turn.request.arrival_s), turn)
         for turn, begin_s in zip(reader.turns, begins, strict=True)
     ]
     timed.sort(key=itemgetter(0))
-    requests = tuple(turn.request(i, at_s) for i, (at_s, turn) in enumerate(timed))
+    requests = tuple(replace(turn.request, index=i, arrival_s=at_s) for i, (at_s, turn) in enumerate(timed))
     notes = [
         f"{session_count} session{'s' * (session_count != 1)}, starting {reader.options.session_gap_s:g} s apart on average",
         f"blocks of {', '.join(map(str, sorted(reader.block_sizes)))} tokens",

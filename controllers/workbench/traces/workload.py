@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OWN_TOKENS = 1 << 40
 """Token ids from here on belong to one request each; block ids are below."""
 NO_CHAIN = -1
+NO_BLOCKS = np.empty(0, np.int64)
 FEW_RUNS = 4
 """So many are joined one by one, which takes half the time of doing it for all at once."""
 
