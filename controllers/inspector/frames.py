@@ -64,11 +64,11 @@ def encode(kind: str, fields: Mapping[str, Any], body: bytes | bytearray = b"") 
     return b"".join((LENGTHS.pack(len(head), len(body)), head, body))
 
 
-def _head(text: bytes) -> dict[str, Any]:
-    fields = parse_json(text)
+def _frame(head: bytes, body: bytes | bytearray) -> Frame:
+    fields = parse_json(head)
     if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
         raise ConfigurationError("a frame says what kind it is of, which this does not")
-    return fields
+    return Frame(fields.pop("kind"), fields, body)
 
 
 class FrameDecoder:
@@ -88,8 +88,7 @@ class FrameDecoder:
             if len(self._buffer) < end:
                 return
             with memoryview(self._buffer) as view:
-                fields = _head(bytes(view[LENGTHS.size : LENGTHS.size + head]))
-                frame = Frame(fields.pop("kind"), fields, bytes(view[end - body : end]))
+                frame = _frame(bytes(view[LENGTHS.size : LENGTHS.size + head]), bytes(view[end - body : end]))
             del self._buffer[:end]
             yield frame
 
@@ -129,8 +128,7 @@ class QuestionReader:
         if len(self._parts) == 2 and self._body_bytes:
             self._parts.append(bytearray(self._body_bytes))
             return None
-        fields = _head(bytes(self._parts[1]))
-        frame = Frame(fields.pop("kind"), fields, self._parts[2] if self._body_bytes else b"")
+        frame = _frame(bytes(self._parts[1]), self._parts[2] if self._body_bytes else b"")
         self._begin()
         return frame
 

@@ -59,8 +59,6 @@ class Descent:
         self._page_bytes = state.page_size * key.width_bytes
         self._whole = key.length // state.page_size * state.page_size
         self._restarts = -1
-        self._passed = 0
-        self.reached = NOWHERE
         self.has_ended = False
         self._begin()
 
