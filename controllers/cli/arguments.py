@@ -24,7 +24,7 @@ from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
-from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
+from unified_tree.controllers.workbench.runs.plan import GIB, Plan, split_for_server
 from unified_tree.controllers.workbench.server.server_settings import (
     BOUNDED,
     DEFAULT_LATENCY_US,
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.workbench.traces.workload import Workload
 
-GIB = 1 << 30
 MAX_PAGES = 1 << 32
 PLACES = {"file": "file:DIR", "mooncake": "mooncake:HOST:PORT", "redis": "redis:HOST:PORT or redis:/SOCKET"}
 OF_HOST = {"host_pages_text": "--host-pages", "write_policy": "--write-policy", "host_gb_per_s": "--host-gb-per-s"}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unified_tree.controllers.cli.arguments import GIB, Arguments
+from unified_tree.controllers.cli.arguments import Arguments
 from unified_tree.controllers.cli.options import COMMON, FILE, GROUPS, OPTIONS, GroupedCommand, Number
 from unified_tree.controllers.workbench.report.output_files import OutputFiles
 from unified_tree.controllers.workbench.report.report import print_header
 from unified_tree.controllers.workbench.report.text_table import progress_bar, report_console
-from unified_tree.controllers.workbench.runs.plan import RowKind, RowSpec, split_for_server
+from unified_tree.controllers.workbench.runs.plan import GIB, RowKind, RowSpec, split_for_server
 from unified_tree.controllers.workbench.runs.row import run_rows
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample

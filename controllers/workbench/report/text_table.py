@@ -15,7 +15,7 @@ from rich.text import Text
 from unified_tree.components.equal_pages import EqualPages, equal_pages
 from unified_tree.components.kinds import is_token_path
 from unified_tree.controllers.pools.host_layout import host_page_bytes
-from unified_tree.controllers.workbench.runs.plan import SHARED
+from unified_tree.controllers.workbench.runs.plan import GIB, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -157,9 +157,6 @@ def progress_bar(what: str, total: int | None, *, then: str = "finishing") -> It
                 bar.add_task(then, total=None)
 
         yield advance
-
-
-GIB = 1 << 30
 
 
 def print_models(console: Console, compositions: Sequence[Composition]) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.workbench.report.report import LEAST_GAIN, MORE, Change, more_device
-from unified_tree.controllers.workbench.runs.plan import fitting_split
+from unified_tree.controllers.workbench.runs.plan import GIB, fitting_split
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import pages_text
-from unified_tree.controllers.workbench.sizing.sizes import GIB, best_split
+from unified_tree.controllers.workbench.sizing.sizes import best_split
 from unified_tree.controllers.workbench.sizing.surface import Surface, survey
 from unified_tree.terms.errors import ConfigurationError
 

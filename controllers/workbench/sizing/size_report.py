@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.report.text_table import print_table
-from unified_tree.controllers.workbench.sizing.sizes import GIB
+from unified_tree.controllers.workbench.runs.plan import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.workbench.runs.plan import fitting_split
+from unified_tree.controllers.workbench.runs.plan import GIB, fitting_split
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.sizing.needs import Needs
     from unified_tree.controllers.workbench.sizing.surface import Rejected, Surface
     from unified_tree.controllers.workbench.traces.workload import Workload
-
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

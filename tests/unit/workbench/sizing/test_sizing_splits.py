@@ -12,12 +12,12 @@ from kinds import FULL, MAMBA, swa
 from unified_tree import ConfigurationError
 from unified_tree.components import Composition
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.workbench.runs.plan import Plan, split_for_server
+from unified_tree.controllers.workbench.runs.plan import GIB, Plan, split_for_server
 from unified_tree.controllers.workbench.server.server_settings import HostSettings, ServerSettings
 from unified_tree.controllers.workbench.sizing.needs import Needs
 from unified_tree.controllers.workbench.sizing.sample import Sample
 from unified_tree.controllers.workbench.sizing.size_report import points_text
-from unified_tree.controllers.workbench.sizing.sizes import GIB, Curve, Sizes, path_sizes, sizes_of
+from unified_tree.controllers.workbench.sizing.sizes import Curve, Sizes, path_sizes, sizes_of
 from unified_tree.controllers.workbench.sizing.surface import Rejected, survey
 from unified_tree.controllers.workbench.traces.workload import Request, Workload
 
