@@ -153,15 +153,7 @@ def write_json(path: Path, plan: Plan, sample: Sample, sizes: Sizes, checked: tu
         "ceiling": sizes.ceiling,
         "present": _point(sizes.present) | ({} if checked is None else {"replayed_hit_rate": checked[0]}),
         "recommended": _point(sizes.recommended) | ({} if checked is None else {"replayed_hit_rate": checked[1]}),
-        "curves": [
-            {
-                "tier": curve.tier,
-                "component": curve.component,
-                "split": curve.split,
-                "points": [_point(point) for point in curve.points],
-            }
-            for curve in sizes.curves
-        ],
+        "curves": [{**asdict(curve), "points": [_point(point) for point in curve.points]} for curve in sizes.curves],
     }
     path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -180,19 +172,17 @@ LABELS = {
 
 def write_plot(path: Path, sizes: Sizes, title: str) -> None:
     """Draw the curves into `path`; its ending says the format. Raises OSError, or ValueError for an unknown ending."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 12), layout="constrained")
-    FigureCanvasAgg(figure)
     by_tier, worth, by_pool = figure.subplots(3, 1)
     figure.suptitle(title)
     tiers = [curve for curve in sizes.curves if curve.component is None]
     for curve in tiers:
         _draw(by_tier, curve, LABELS[curve.tier, str(curve.split)])
-        gib, points = _columns(curve)
-        style = "--" if curve.tier == "storage" else "o-"
-        worth.plot(gib, [max(0.0, point.points_per_gib) for point in points], style, label=LABELS[curve.tier, str(curve.split)])
+        gib = [point.size_bytes / GIB for point in curve.points]
+        more = [max(0.0, point.points_per_gib) for point in curve.points]
+        worth.plot(gib, more, "--" if curve.tier == "storage" else "o-", label=LABELS[curve.tier, str(curve.split)])
     for curve in sizes.curves:
         if curve.component is not None:
             _draw(by_pool, curve, f"{curve.component} of the {curve.tier}, the others as they are")
@@ -215,15 +205,10 @@ def write_plot(path: Path, sizes: Sizes, title: str) -> None:
     figure.savefig(path)
 
 
-def _columns(curve: Curve) -> tuple[list[float], tuple[Point, ...]]:
-    return [point.size_bytes / GIB for point in curve.points], curve.points
-
-
 def _draw(axes: Axes, curve: Curve, label: str) -> None:
-    gib, points = _columns(curve)
-    rejecting = [(size, 100 * point.hit_rate) for size, point in zip(gib, points, strict=True) if point.rejected]
+    line = [(point.size_bytes / GIB, 100 * point.hit_rate, point.rejected) for point in curve.points]
+    rejecting = [(gib, hits) for gib, hits, rejected in line if rejected]
     if rejecting and curve.tier == "device":
         axes.plot(*zip(*rejecting, strict=True), "rx", markersize=9, label="_rejects requests")
-    axes.plot(
-        gib, [100 * point.hit_rate for point in points], "--" if curve.tier == "storage" else "o-", markersize=4, label=label
-    )
+    style = "--" if curve.tier == "storage" else "o-"
+    axes.plot([gib for gib, *_ in line], [hits for _, hits, _ in line], style, markersize=4, label=label)
