@@ -69,9 +69,7 @@ class Recorder:
         size_bytes += ENTRY_BYTES
         with self._changed:
             if self._is_ending or size_bytes > self._room:
-                reason = CLOSED if self._is_ending else QUEUE_FULL
-                self._dropped[reason] = self._dropped.get(reason, 0) + 1
-                self._changed.notify_all()
+                self.drop(CLOSED if self._is_ending else QUEUE_FULL)
                 return False
             self._room -= size_bytes
             self._waiting.append((read, size_bytes))
