@@ -95,23 +95,15 @@ class Changes:
             self._sample = Sample.of(plan.workload, MOST_REQUESTS / len(plan.workload.requests))
         surface = survey(self._sample, self._needs, plan.settings, sizes, jobs, progress)
         present = self._rate(surface, self._page_counts)
-        changes = [
-            Change(
-                what=more_device(plan.device_bytes, ratio),
-                gain=self._rate(surface, counts) - present,
-                is_modelled=True,
-                tier="device",
-            )
-            for ratio, counts in devices
+        weighed: list[tuple[str, str, Mapping[str, int], Mapping[str, int] | None]] = [
+            ("device", more_device(plan.device_bytes, ratio), counts, None) for ratio, counts in devices
         ]
-        changes += [
-            Change(
-                what=f"{ratio * plan.device_bytes / GIB:,.4g} GiB of host memory behind it (--host-gib)",
-                gain=self._rate(surface, self._page_counts, counts) - present,
-                is_modelled=True,
-                tier="host",
-            )
-            for ratio, counts in hosts
+        for ratio, counts in hosts:
+            what = f"{ratio * plan.device_bytes / GIB:,.4g} GiB of host memory behind it (--host-gib)"
+            weighed.append(("host", what, self._page_counts, counts))
+        changes = [
+            Change(what=what, gain=self._rate(surface, device, host) - present, is_modelled=True, tier=tier)
+            for tier, what, device, host in weighed
         ]
         return changes, surface
 
