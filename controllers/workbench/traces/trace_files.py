@@ -16,7 +16,7 @@ import json
 import lzma
 import os
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -121,7 +121,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader
     }
     start = file.peek(8)[:8]
     if start.startswith(ZSTD):
-        zstd = _zstd(path)
+        zstd = _needed(path, "compressed by zstd", "backports.zstd", "compression.zstd", "backports.zstd")
         with zstd.ZstdFile(file) as stream, io.BufferedReader(stream, PIECE) as buffered:
             try:
                 yield buffered
@@ -136,21 +136,12 @@ def _unpacked(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader
     yield file
 
 
-def _zstd(path: Path) -> Any:
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return import_module(name)
-        except ModuleNotFoundError:
-            continue
-    raise TraceError(f"{path}: is compressed by zstd, which needs backports.zstd; run: {EXTRA}")
-
-
-def _needed(name: str, path: Path, what: str) -> Any:
-    """A module of an optional package."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise TraceError(f"{path}: is {what}, which needs {name.partition('.')[0]}; run: {EXTRA}") from error
+def _needed(path: Path, what: str, package: str, *modules: str) -> Any:
+    """The first of these modules that is there, of an optional package."""
+    for module in modules or (package,):
+        with suppress(ModuleNotFoundError):
+            return import_module(module)
+    raise TraceError(f"{path}: is {what}, which needs {package}; run: {EXTRA}")
 
 
 class _Lines:
@@ -326,7 +317,7 @@ class _Values:
 
 def _parquet(stream: io.BufferedReader, path: Path) -> Iterator[Record]:
     """Rows, which count from 1 in messages; what is null is left out."""
-    parquet, arrow = _needed("pyarrow.parquet", path, "a Parquet file"), _needed("pyarrow", path, "a Parquet file")
+    arrow, parquet = (_needed(path, "a Parquet file", "pyarrow", module) for module in ("pyarrow", "pyarrow.parquet"))
     number = 0
     try:
         source = stream if stream.seekable() else io.BytesIO(stream.read())
@@ -346,7 +337,7 @@ def _without_nulls(value: Any) -> Any:
 
 def _messages(stream: IO[bytes], path: Path) -> Iterator[Record]:
     """MessagePack objects, one behind the other; they count from 1 in messages."""
-    msgpack = _needed("msgpack", path, "in MessagePack")
+    msgpack = _needed(path, "in MessagePack", "msgpack")
     unpacker = msgpack.Unpacker(
         raw=False, strict_map_key=False, unicode_errors="backslashreplace", max_buffer_size=MAX_RECORD_BYTES
     )
