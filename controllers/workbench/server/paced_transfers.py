@@ -296,7 +296,6 @@ class PacedLinker:
 
     Attributes:
         retrieved_bytes, stored_bytes: what transfers that succeeded would have moved, had the pages their true sizes.
-        spent_ns: real nanoseconds in calls to the inner one, which a server would spend on other threads.
 
     `found` and `progress` raise LinkError for a call that does not end within a real minute.
     """
@@ -306,7 +305,6 @@ class PacedLinker:
     ) -> None:
         self.retrieved_bytes = 0
         self.stored_bytes = 0
-        self.spent_ns = 0
         self._inner = inner
         self._clock = clock
         self._cost = cost
@@ -406,7 +404,6 @@ class PacedLinker:
             if time.perf_counter_ns() - start_ns > LONGEST_CALL_S * NS_PER_S:
                 raise LinkError(f"a call did not end within {LONGEST_CALL_S:g} s; is the peer frozen?")
             time.sleep(PAUSE_S)
-        self.spent_ns += time.perf_counter_ns() - start_ns
 
     def _size_bytes(self, span: Span, pages_before: int) -> int:
         return sum((ids.size - pages_before) * self._page_bytes[name] for name, ids in span.pages.items())
