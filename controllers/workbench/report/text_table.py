@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
@@ -223,10 +224,7 @@ def stack_text(composition: Composition) -> str:
     if not kept:
         return "no layers are stated"
     kinds = ["+".join(kept.get(layer, ["nothing"])) for layer in range(max(kept) + 1)]
-    runs: list[tuple[int, str]] = []
-    for kind in kinds:
-        count = runs.pop()[0] if runs and runs[-1][1] == kind else 0
-        runs.append((count + 1, kind))
+    runs = [(len(list(same)), kind) for kind, same in groupby(kinds)]
     pieces, at = [], 0
     while at < len(runs):
         period, times = max(
