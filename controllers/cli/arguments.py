@@ -314,19 +314,19 @@ class Arguments:
 
     def plan(self, progress: Callable[[int], None] | None = None) -> Plan:
         """All of it; `progress` as of `read_trace`."""
-        given: dict[str, Any] = {
-            "composition": self.composition,
-            "device_bytes": self.device_bytes,
-            "settings": self.settings,
-            "host": self.host,
-            "storage": self.storage,
-            "linker": self.linker,
-            "shares_pools": self._shares_pools,
-            "verification": self.verification,
-            "certify": self._given["certify"],
-        }
-        workload = self.workload(progress)  # last, for it may take a while
-        return Plan(workload=workload, tenants=self.tenants(workload), **given)
+        return Plan(
+            composition=self.composition,
+            device_bytes=self.device_bytes,
+            settings=self.settings,
+            host=self.host,
+            storage=self.storage,
+            linker=self.linker,
+            shares_pools=self._shares_pools,
+            verification=self.verification,
+            certify=self._given["certify"],
+            workload=(workload := self.workload(progress)),  # last, for it may take a while
+            tenants=self.tenants(workload),
+        )
 
 
 def _named(text: str, option: str) -> tuple[str, str]:
