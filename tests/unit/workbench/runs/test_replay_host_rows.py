@@ -179,10 +179,11 @@ def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, mo
     assert wrong_bytes(run(plan_of(host_gib=host_gib))) > 0
 
 
-def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise TransferError("no bus")
+def broken(*_: Any) -> None:
+    raise TransferError("no bus")
 
+
+def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagePair, "load_layers", broken)
     row = run(plan_of())
     assert row.cache.drops["load failed"] > 0
@@ -192,9 +193,6 @@ def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytes
 
 
 def test_backups_that_fail_lose_hits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise TransferError("no bus")
-
     monkeypatch.setattr(PagePair, "backup", broken)
     row = run(plan_of())
     assert row.cache.drops["backup failed"] > 0
