@@ -36,9 +36,52 @@ def test_llama_keeps_keys_and_values_of_every_layer() -> None:
     assert model.rebuild_tokens == 0
 
 
-def test_llama_without_kv_heads_keeps_one_for_each_query_head() -> None:
-    config = {**hf.LlamaConfig(num_attention_heads=32).to_dict(), "num_key_value_heads": None, "head_dim": None}
-    assert from_hf_config(config).bytes_per_token() == {"full": 32 * 32 * (128 + 128) * 2}
+QWEN3_NEXT = hf.Qwen3NextConfig().to_dict()
+NEMOTRON = hf.NemotronHConfig(layers_block_type=["linear_attention", "full_attention"]).to_dict()
+QWEN3_5_STATES = 24 * (8192 * 3 * 2 + 32 * 128 * 128 * 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "of_a_token", "of_a_state"),
+    [
+        (hf.LlamaConfig().to_dict() | {"num_key_value_heads": None, "head_dim": None}, {}, {"full": 32 * 32 * 256 * 2}, 0),
+        (hf.LlamaConfig(num_key_value_heads=8).to_dict(), {"tensor_parallel": 4}, {"full": 32 * 2 * 256 * 2}, 0),
+        (hf.LlamaConfig(num_key_value_heads=8).to_dict(), {"tensor_parallel": 16}, {"full": 32 * 1 * 256 * 2}, 0),
+        (
+            hf.Qwen3Config(num_hidden_layers=64, num_key_value_heads=8, head_dim=128).to_dict(),
+            {},
+            {"full": 64 * 8 * 256 * 2},
+            0,
+        ),
+        (hf.MistralConfig(sliding_window=None).to_dict(), {}, {"full": 32 * 8 * 256 * 2}, 0),
+        (hf.MixtralConfig(sliding_window=None).to_dict(), {}, {"full": 32 * 8 * 256 * 2}, 0),
+        (hf.MiMoV2FlashConfig().to_dict(), {"tensor_parallel": 8}, {"full": 9 * 320 * 2, "swa": 39 * 320 * 2}, 0),
+        (hf.Qwen3_5Config().to_dict(), {}, {"full": 8 * 4 * (256 + 256) * 2}, QWEN3_5_STATES),
+        (hf.Qwen3_5TextConfig().to_dict(), {}, {"full": 8 * 4 * (256 + 256) * 2}, QWEN3_5_STATES),
+        (hf.Qwen3_5MoeConfig().to_dict(), {}, {"full": 10 * 2 * (256 + 256) * 2}, None),
+        (hf.KimiLinearConfig().to_dict(), {}, {"full": 6 * 576 * 2}, 21 * (3 * 32 * 128 * 3 * 2 + 32 * 128 * 128 * 4)),
+        (
+            hf.BambaConfig(attn_layer_indices=[9, 18, 27]).to_dict(),
+            {},
+            {"full": 3 * 8 * 256 * 2},
+            29 * (8704 * 3 * 2 + 128 * 64 * 256 * 4),
+        ),
+        (hf.FalconH1Config().to_dict(), {}, {"full": 32 * 8 * 256 * 2}, 32 * ((1024 + 2 * 256) * 3 * 2 + 1024 * 256 * 4)),
+        (hf.JambaConfig().to_dict(), {}, {"full": 4 * 8 * 256 * 2}, 28 * (8192 * 3 * 2 + 8192 * 16 * 4)),
+        (hf.JambaConfig().to_dict(), {"tensor_parallel": 2}, None, 28 * (4096 * 3 * 2 + 4096 * 16 * 4)),
+        (NEMOTRON | {"mamba_ssm_cache_dtype": "bfloat16"}, {}, None, 10240 * 3 * 2 + 128 * 64 * 128 * 2),
+        (NEMOTRON, {"tensor_parallel": 16}, None, (8 * 64 + 2 * 1 * 128) * 3 * 2 + 8 * 64 * 128 * 4),
+        (QWEN3_NEXT, {"tensor_parallel": 4}, None, 36 * ((2 * 4 * 128 + 8 * 128) * 3 * 2 + 8 * 128 * 128 * 4)),
+        (QWEN3_NEXT, {"state_dtype": "bfloat16", "conv_dtype": "float32"}, None, 36 * (8192 * 3 * 4 + 32 * 128 * 128 * 2)),
+        (hf.DeepseekV3Config().to_dict() | {"first_k_dense_replace": 3}, {}, {"full": 61 * 576 * 2}, 0),
+        (hf.DeepseekV32Config().to_dict(), {"tensor_parallel": 8}, {"full": 61 * 576 * 2, "indexer": 61 * 132}, 0),
+    ],
+    ids=lambda given: given.get("model_type") if isinstance(given, dict) else None,
+)
+def test_bytes(config: Any, options: Any, of_a_token: dict[str, int] | None, of_a_state: int | None) -> None:
+    model = from_hf_config(config, **options)
+    assert of_a_token in (None, model.bytes_per_token())
+    assert of_a_state in (None, model.bytes_per_state().get("mamba", 0))
 
 
 def test_kv_dtype_halves_the_bytes() -> None:
@@ -47,11 +90,6 @@ def test_kv_dtype_halves_the_bytes() -> None:
     assert from_hf_config(config, kv_dtype="torch.float32").bytes_per_token() == {"full": 32 * 8 * 256 * 4}
     assert from_hf_config(config, kv_dtype="fp8_e4m3") == from_hf_config(config, kv_dtype="fp8")
     assert from_hf_config(config, kv_dtype="fp8_e5m2") != from_hf_config(config, kv_dtype="fp8")
-
-
-def test_qwen3_head_dim_is_its_own_field() -> None:
-    config = hf.Qwen3Config(hidden_size=5120, num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=8, head_dim=128)
-    assert from_hf_config(config.to_dict()).bytes_per_token() == {"full": 64 * 8 * 256 * 2}
 
 
 def test_qwen2_windows_start_at_max_window_layers() -> None:
@@ -72,11 +110,6 @@ def test_qwen2_windows_start_at_max_window_layers() -> None:
 def test_qwen2_ignores_a_window_it_does_not_use() -> None:
     published = {**hf.Qwen2Config(num_key_value_heads=4).to_dict(), "sliding_window": 131072, "layer_types": None}
     assert [c.name for c in from_hf_config(published).components] == ["full"]
-
-
-@pytest.mark.parametrize("config", [hf.MistralConfig(sliding_window=None), hf.MixtralConfig(sliding_window=None)])
-def test_mistral_and_mixtral(config: Any) -> None:
-    assert from_hf_config(config.to_dict()).bytes_per_token() == {"full": 32 * 8 * 256 * 2}
 
 
 def test_mistral_with_a_window_everywhere_stands_on_a_path_of_tokens() -> None:
@@ -203,30 +236,12 @@ def test_qwen3_next_states() -> None:
     assert model.rebuild_tokens is None
 
 
-def test_state_dtypes_can_be_overridden() -> None:
-    config = hf.Qwen3NextConfig().to_dict()
-    half = from_hf_config(config, state_dtype="bfloat16", conv_dtype="float32")
-    assert half.bytes_per_state() == {"mamba": 36 * (8192 * 3 * 4 + 32 * 128 * 128 * 2)}
-
-
 def test_save_grid_is_a_multiple_of_page_and_chunk() -> None:
     config = hf.Qwen3NextConfig().to_dict()
     assert [parts(from_hf_config(config, page_size=p))["mamba"].save_grid_tokens for p in (1, 48, 256)] == [64, 192, 256]
-
-
-def test_qwen3_5_dense_and_moe_wrappers() -> None:
-    dense = from_hf_config(hf.Qwen3_5Config().to_dict())
-    assert dense.bytes_per_token() == {"full": 8 * 4 * (256 + 256) * 2}
-    assert dense.bytes_per_state() == {"mamba": 24 * (8192 * 3 * 2 + 32 * 128 * 128 * 4)}
-    moe = from_hf_config(hf.Qwen3_5MoeConfig().to_dict())
-    assert moe.bytes_per_token() == {"full": 10 * 2 * (256 + 256) * 2}
-    assert from_hf_config(hf.Qwen3_5TextConfig().to_dict(), name="x") == from_hf_config(hf.Qwen3_5Config().to_dict(), name="x")
-
-
-def test_kimi_linear_latents_and_states() -> None:
-    model = from_hf_config(hf.KimiLinearConfig().to_dict())
-    assert model.bytes_per_token() == {"full": 6 * (512 + 64) * 2}
-    assert model.bytes_per_state() == {"mamba": 21 * (3 * 32 * 128 * 3 * 2 + 32 * 128 * 128 * 4)}
+    bamba = from_hf_config(hf.BambaConfig(attn_layer_indices=[9, 18, 27]).to_dict())
+    assert parts(bamba)["mamba"].save_grid_tokens == 256, "its chunk"
+    assert parts(from_hf_config(hf.JambaConfig().to_dict(), page_size=16))["mamba"].save_grid_tokens == 16, "it has no chunks"
 
 
 def test_kimi_linear_published_schedule_counts_layers_from_one() -> None:
@@ -264,38 +279,8 @@ def test_nemotron_h_blocks_without_state_count_towards_the_one_before() -> None:
     assert parts(model)["full"].flops_per_token == 2 * (attention + experts)
 
 
-def test_nemotron_h_ssm_cache_dtype() -> None:
-    config = hf.NemotronHConfig(layers_block_type=["linear_attention", "full_attention"], mamba_ssm_cache_dtype="bfloat16")
-    assert from_hf_config(config.to_dict()).bytes_per_state() == {"mamba": 10240 * 3 * 2 + 128 * 64 * 128 * 2}
-
-
-def test_bamba() -> None:
-    model = from_hf_config(hf.BambaConfig(attn_layer_indices=[9, 18, 27]).to_dict())
-    assert model.bytes_per_token() == {"full": 3 * 8 * (128 + 128) * 2}
-    assert model.bytes_per_state() == {"mamba": 29 * ((8192 + 2 * 256) * 3 * 2 + 128 * 64 * 256 * 4)}
-    assert parts(model)["mamba"].save_grid_tokens == 256
-
-
 def test_bamba_without_attention_stands_on_a_path_of_tokens() -> None:
     assert [c.name for c in from_hf_config(hf.BambaConfig().to_dict()).components] == ["tokens", "mamba"]
-
-
-def test_falcon_h1_has_both_in_every_layer() -> None:
-    model = from_hf_config(hf.FalconH1Config().to_dict())
-    assert model.bytes_per_token() == {"full": 32 * 8 * (128 + 128) * 2}
-    assert model.bytes_per_state() == {"mamba": 32 * ((1024 + 2 * 256) * 3 * 2 + 1024 * 256 * 4)}
-
-
-def test_jamba_mamba1() -> None:
-    model = from_hf_config(hf.JambaConfig().to_dict(), page_size=16)
-    assert model.bytes_per_token() == {"full": 4 * 8 * (128 + 128) * 2}
-    assert model.bytes_per_state() == {"mamba": 28 * (8192 * 3 * 2 + 8192 * 16 * 4)}
-    assert parts(model)["mamba"].save_grid_tokens == 16
-
-
-def test_deepseek_v3_is_latent_only() -> None:
-    config = hf.DeepseekV3Config().to_dict() | {"first_k_dense_replace": 3}
-    assert from_hf_config(config).bytes_per_token() == {"full": 61 * (512 + 64) * 2}
 
 
 def test_deepseek_v32_index_keys_share_the_latents_pages() -> None:
@@ -376,29 +361,6 @@ def test_deepseek_v4_page_size_and_other_rates() -> None:
     assert (model.page_size, model.bytes_per_token()["c16"]) == (64, 20 * 512 * 2 / 16)
     same = from_hf_config(config | {"compress_rates": {**rates, "heavily_compressed_attention": 4}})
     assert same.bytes_per_token()["c4"] == 41 * 512 * 2 / 4
-
-
-@pytest.mark.parametrize(
-    ("config", "ranks", "expected"),
-    [
-        (hf.LlamaConfig(num_key_value_heads=8), 4, {"full": 32 * 2 * 256 * 2}),
-        (hf.LlamaConfig(num_key_value_heads=8), 16, {"full": 32 * 1 * 256 * 2}),
-        (hf.MiMoV2FlashConfig(), 8, {"full": 9 * 1 * 320 * 2, "swa": 39 * 1 * 320 * 2}),
-        (hf.DeepseekV32Config(), 8, {"full": 61 * 576 * 2, "indexer": 61 * 132}),
-    ],
-)
-def test_tensor_parallel_share(config: Any, ranks: Any, expected: Any) -> None:
-    assert from_hf_config(config.to_dict(), tensor_parallel=ranks).bytes_per_token() == expected
-
-
-def test_tensor_parallel_share_of_states() -> None:
-    delta = from_hf_config(hf.Qwen3NextConfig().to_dict(), tensor_parallel=4)
-    assert delta.bytes_per_state() == {"mamba": 36 * ((2 * 4 * 128 + 8 * 128) * 3 * 2 + 8 * 128 * 128 * 4)}
-    config = hf.NemotronHConfig(layers_block_type=["linear_attention", "full_attention"]).to_dict()
-    groups_replicated = from_hf_config(config, tensor_parallel=16)
-    assert groups_replicated.bytes_per_state() == {"mamba": (8 * 64 + 2 * 1 * 128) * 3 * 2 + 8 * 64 * 128 * 4}
-    jamba = from_hf_config(hf.JambaConfig().to_dict(), tensor_parallel=2)
-    assert jamba.bytes_per_state() == {"mamba": 28 * (4096 * 3 * 2 + 4096 * 16 * 4)}
 
 
 def test_flops_do_not_depend_on_ranks() -> None:
