@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from held_engine import Tiered
-from kinds import DRAFT, FULL, MAMBA, swa
+from kinds import FULL, MAMBA, swa
 from stored_cache import StoredCache
 
-from unified_tree import Component, Eviction, Key, Point, Tier, TreeSettings
+from unified_tree import Component, Eviction, Key, Tier, TreeSettings
 from unified_tree.controllers import Lease, LoadCost, PrefixCache
 from unified_tree.nodes.effect import EffectKind
 
@@ -60,49 +60,6 @@ class Served:
 
 def parts(lease: Lease) -> list[Part]:
     return [(miss.cause.label, miss.begin, miss.end) for miss in lease.misses]
-
-
-def test_a_first_prompt_was_never_seen() -> None:
-    served = Served([FULL])
-    assert served.serve("abcdefg") == [("never_seen", 0, 6), ("last_token", 6, 7)]
-
-
-def test_the_end_of_a_prompt_that_fills_no_page_is_a_remainder() -> None:
-    served = Served([FULL])
-    served.serve("abcdefg")
-    assert served.serve("abcdefgh") == [("page_remainder", 6, 7), ("last_token", 7, 8)]
-
-
-def test_all_but_the_last_token_is_a_hit() -> None:
-    served = Served([FULL])
-    served.serve("abcdefg")
-    assert served.serve("abcdefg") == [("last_token", 6, 7)]
-
-
-def test_a_conversation_that_goes_on_was_never_seen() -> None:
-    served = Served([FULL])
-    served.serve("abcdef")
-    assert served.serve("abcdefghi") == [("never_seen", 6, 8), ("last_token", 8, 9)]
-
-
-def test_a_prompt_that_leaves_another_in_its_middle_diverged() -> None:
-    served = Served([FULL])
-    served.serve("abcdefgh")
-    assert served.serve("abcdXYZUV") == [("diverged", 4, 8), ("last_token", 8, 9)]
-
-
-def test_a_prompt_that_leaves_another_where_a_third_did_diverged() -> None:
-    served = Served([FULL])
-    served.serve("abcdefgh")
-    served.serve("abcdXYZU")
-    assert served.serve("abcdpqrst") == [("diverged", 4, 8), ("last_token", 8, 9)]
-
-
-def test_a_prompt_that_leaves_what_was_evicted_diverged_there() -> None:
-    served = Served([FULL])
-    served.serve("abcdefgh")
-    served.forget(full=9)
-    assert served.serve("abcdXYZ") == [("evicted", 0, 4), ("diverged", 4, 6), ("last_token", 6, 7)]
 
 
 def test_an_evicted_path_says_which_pool_was_short_when_and_for_whom() -> None:
@@ -201,21 +158,6 @@ def test_an_evicted_window_is_named_where_the_path_is_there() -> None:
         assert [miss.eviction.component for miss in lease.misses if miss.eviction is not None] == [1]
 
 
-def test_a_window_that_goes_from_a_shared_head_is_named_behind_it() -> None:
-    served = Served([FULL, swa(6)])
-    served.serve("abcdef")
-    served.serve("abcdefgh")
-    served.forget(swa=9)
-    assert served.serve("abcdefghi") == [("evicted", 0, 8), ("last_token", 8, 9)]
-
-
-def test_a_state_in_the_middle_of_a_prompt_was_never_saved() -> None:
-    served = Served([FULL, MAMBA])
-    served.serve("abcdefgh")
-    assert served.serve("abcdXYZ") == [("never_saved", 0, 4), ("diverged", 4, 6), ("last_token", 6, 7)]
-    assert served.serve("abcdpqr") == [("diverged", 4, 6), ("last_token", 6, 7)], "the branch point is saved now"
-
-
 def test_a_window_in_the_middle_of_a_prompt_was_never_saved() -> None:
     served = Served([FULL, swa(4)])
     served.serve("abcdefghijkl")
@@ -251,32 +193,6 @@ def test_a_state_without_a_page_is_told() -> None:
     assert served.details("abcdef")[0] == "no state page was free"
 
 
-def test_what_lies_behind_the_save_grid_cannot_be_saved() -> None:
-    served = Served([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=8)])
-    served.serve("abcdefghijkl")
-    assert served.serve("abcdefghijklmn") == [
-        ("save_grid", 8, 12),
-        ("page_remainder", 12, 13),
-        ("last_token", 13, 14),
-    ]
-
-
-def test_a_draft_that_is_gone_costs_no_token_and_has_no_cause() -> None:
-    served = Served([FULL, DRAFT])
-    with served.start("abcdef") as lease:
-        served.cache.allocate(lease, 6)
-        served.cache.commit(lease, letters("abcdef"), without=["draft"])
-    assert served.serve("abcdefg") == [("last_token", 6, 7)]
-
-
-def test_the_same_prompt_of_another_tenant_is_known_there() -> None:
-    served = Served([FULL])
-    served.serve("abcdefgh", "one")
-    assert served.serve("abcdefXYZ", "two") == [("other_namespace", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
-    with served.start("abcdefpqr", "three") as lease:
-        assert lease.misses[0].detail in ("one", "two")
-
-
 @pytest.mark.parametrize("namespace", ["", None])
 @pytest.mark.parametrize("reclaimed", [False, True])
 def test_what_was_computed_with_other_weights(namespace: str | None, reclaimed: bool) -> None:
@@ -287,22 +203,6 @@ def test_what_was_computed_with_other_weights(namespace: str | None, reclaimed: 
         served.cache.tree.reclaim(100)
     assert served.serve("abcdefXYZ") == [("other_weights", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
     assert served.serve("abcdefXYZ") == [("last_token", 8, 9)]
-
-
-def test_a_prompt_that_another_request_computes_now_is_in_flight() -> None:
-    served = Served([FULL])
-    with served.start("abcdefgh"):
-        assert served.serve("abcdefXYZ") == [("in_flight", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
-
-
-def test_what_another_request_has_not_published_yet_is_in_flight() -> None:
-    served = Served([FULL])
-    with served.start("abcdefgh") as lease:
-        served.cache.allocate(lease, 4)
-        served.cache.commit(lease, letters("abcd"))
-        assert served.serve("abcdefghi") == [("in_flight", 4, 8), ("last_token", 8, 9)]
-        served.run(lease, "abcdefgh")
-    assert served.serve("abcdefghijk") == [("never_seen", 8, 10), ("last_token", 10, 11)]
 
 
 def test_each_of_several_prompts_under_way_is_found_whoever_of_them_ends() -> None:
