@@ -85,29 +85,6 @@ def test_a_path_ends_where_its_pages_do_whatever_windows_and_states_there_are() 
     grove.check()
 
 
-@pytest.mark.parametrize(("tail", "resumed"), [("ijkl", 12), ("ijkx", 10), ("ijxx", 10), ("", 8)])
-def test_a_missing_window_can_be_rebuilt(tail: str, resumed: int) -> None:
-    grove = Grove([FULL, swa(3, rebuild_tokens=4)])
-    grove.put("abcdefghijkl", window=0)
-    match = grove.match("abcdefgh" + tail)
-    assert match.device == NOWHERE
-    assert match.rebuild.length == resumed
-    # four tokens, and those before them that make the window's first page whole
-    assert match.rebuild_tokens == 6
-    assert (match.rebuild.length - match.rebuild_tokens) % 2 == 0
-
-
-def test_a_rebuild_is_no_use_near_a_plain_boundary() -> None:
-    grove = Grove([FULL, swa(3, rebuild_tokens=4)]).having("abcd")
-    grove.put("abcdefgh", window=0)
-    match = grove.match("abcdefgh")
-    assert match.rebuild == match.device
-    assert (match.device.length, match.rebuild_tokens) == (4, 0)
-    grove.put("abcdefghijkl", window=0)
-    match = grove.match("abcdefghijkl")
-    assert (match.device.length, match.rebuild.length, match.rebuild_tokens) == (4, 12, 6)
-
-
 def test_pages_of_a_boundary_that_is_gone() -> None:
     grove = Grove([FULL])
     boundary = grove.put("abcd").boundary
@@ -129,45 +106,6 @@ def test_pages_cannot_be_written_to() -> None:
     grove = Grove([FULL])
     pages = grove.tree.pages(grove.put("abcd").boundary, "full")
     assert not pages.flags.writeable
-
-
-def test_the_place_where_a_key_leaves_the_tree() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdefgh", [8])
-    match = grove.match("abcdefxx")
-    assert (match.device.length, match.path_length, match.save_at) == (0, 6, (6,))
-    grove.put("abcdefxx", [6, 8])
-    assert grove.match("abcdefyy").device.length == 6
-    assert grove.match("abcdefyy").save_at == ()
-
-
-def test_a_whole_hit_needs_no_save() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcd", [4])
-    assert grove.match("abcdxx").save_at == ()
-    assert grove.match("zz").save_at == ()
-
-
-def test_a_window_branches_as_well() -> None:
-    grove = Grove([FULL, swa(3)]).having("abcdefgh")
-    assert grove.match("abcdefxx").save_at == (6,)
-
-
-@pytest.mark.parametrize(("text", "save_at"), [("abcdefghxx", (8,)), ("abcdefxxxx", (4,)), ("abxxxxxxxx", ())])
-def test_a_branch_point_lies_on_the_grid_where_states_can_be_saved(text: str, save_at: tuple[int, ...]) -> None:
-    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)]).having("abcdefghij")
-    assert grove.match(text).save_at == save_at
-
-
-def test_a_grid_point_behind_the_hit_is_of_no_use() -> None:
-    grove = Grove([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)])
-    grove.put("abcdefghij", [4])
-    assert grove.match("abcdefxx").save_at == ()
-
-
-def test_paths_alone_have_no_branch_points() -> None:
-    grove = Grove([FULL]).having("abcdefgh")
-    assert grove.match("abcdefxx").save_at == ()
 
 
 PAGE = 2
