@@ -16,16 +16,6 @@ def sizes(grove: Grove, component: str = "full") -> tuple[int, int]:
     return grove.tree.pool(component).protected_pages, grove.tree.pool(component).evictable_pages
 
 
-def test_a_lock_pins_the_path() -> None:
-    grove = Grove([FULL]).having("abcdef")
-    receipt = grove.lock("abcdef")
-    assert sizes(grove) == (3, 0)
-    assert grove.evict(3) == {}
-    receipt.release()
-    assert sizes(grove) == (0, 3)
-    assert grove.evict(3) == {"full": [100, 101, 102]}
-
-
 def test_a_lock_cuts_a_page_range_so_that_sizes_are_exact() -> None:
     grove = Grove([FULL]).having("abcdef")
     grove.lock("abcd")

@@ -66,23 +66,6 @@ def test_an_effect_ends_once(first: str, second: str) -> None:
     grove.check()
 
 
-def test_a_load_brings_back_what_the_device_lacks() -> None:
-    grove = Grove([FULL, swa(3), MAMBA])
-    grove.put("abcdefgh", [8])
-    grove.backup("abcdefgh")
-    grove.tree.evict({"full": 9})
-    match = grove.match("abcdefgh")
-    assert (match.device.length, match.reachable.length, match.path_length) == (0, 8, 8)
-    effect = begin_load(grove, "abcdefgh")
-    assert effect.kind is EffectKind.LOAD
-    assert copies(effect)["full"] == [(104, 108), (105, 109), (106, 110), (107, 111)]
-    assert grove.tree.evict({"full": 9}, HOST).freed == {}, "the host copies are pinned"
-    assert grove.tree.transfers.acknowledge(effect) == {}
-    assert grove.pages("abcdefgh") == [108, 109, 110, 111]
-    assert grove.match("abcdefgh").device.length == 8
-    grove.check()
-
-
 def test_the_same_is_not_copied_twice_at_a_time() -> None:
     grove = Grove([FULL, MAMBA])
     grove.put("abcd", [4])
