@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,6 @@ from unified_tree import (
 
 KV2 = Component(name="kv2", coverage=Path())
 DRAFT_OF_KV2 = Component(name="draft", coverage=Path(), required=False, shares="kv2")
-
-
-def test_a_path_is_evicted_from_its_leaves() -> None:
-    grove = Grove([FULL]).having("ab", "abcd", "abcdef")
-    assert grove.evict(1) == {"full": [102]}
-    assert grove.evict(2) == {"full": [101, 100]}
-    assert grove.tree.node_count == 0
 
 
 def test_eviction_frees_as_many_as_can_be() -> None:
@@ -131,14 +123,6 @@ def test_a_leaf_that_is_larger_than_needed_is_cut(ghost_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
-def test_the_front_of_a_cut_leaf_keeps_its_recency(ghost_bytes: int) -> None:
-    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes)).having("abcd", "wxyz")
-    grove.match("abcd")
-    for page in (103, 102, 101, 100):
-        assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
-
-
-@pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("kinds", [[FULL], [FULL, DRAFT]])
 def test_a_boundary_behind_a_cut_is_stale_and_stays_so(kinds: list[Any], ghost_bytes: int) -> None:
     grove = Grove(kinds, settings=TreeSettings(ghost_bytes=ghost_bytes))
@@ -167,39 +151,6 @@ def test_a_leaf_with_a_window_or_a_state_goes_whole(kinds: list[Any]) -> None:
 def test_a_cut_of_no_pages_is_refused(cut_pages: Any) -> None:
     with pytest.raises(ConfigurationError, match="cut_pages must be"):
         Grove([FULL]).tree.evict({"full": 1}, cut_pages=cut_pages)
-
-
-def served_tokens(prompts: list[str], *, pages: int, cut_pages: int | None) -> list[int]:
-    """How many tokens of each prompt hit, in a pool of so many pages."""
-    grove, hits = Grove([FULL]), []
-    for prompt in prompts:
-        known = grove.match(prompt).device
-        hits.append(known.length)
-        receipt = grove.tree.lock(known)
-        missing = len(prompt) // 2 - known.length // 2 + grove.tree.pool("full").used_pages - pages
-        if missing > 0:
-            grove.tree.evict({"full": missing}, cut_pages=cut_pages)
-        grove.put(prompt)
-        receipt.release()
-    grove.check()
-    return hits
-
-
-def test_exact_eviction_never_has_fewer_hits() -> None:
-    """Least recently used by pages is a stack algorithm: what a pool keeps, one with more free room does not lack."""
-    total = [0, 0]
-    for seed in range(12):
-        rng = Random(seed)
-        heads = ["".join(rng.choices("abcdef", k=rng.randrange(4, 24, 2))) for _ in range(5)]
-        prompts: list[str] = []
-        for _ in range(60):
-            head = rng.choice(heads + prompts[-4:])
-            head = head[: rng.randrange(2, len(head) + 1, 2)][:36]
-            prompts.append(head + "".join(rng.choices("abcdef", k=rng.randrange(2, 24, 2))))
-        whole, exact = (served_tokens(prompts, pages=60, cut_pages=cut) for cut in (None, 1))
-        assert all(a <= b for a, b in zip(whole, exact, strict=True)), f"seed {seed}"
-        total = [total[0] + sum(whole), total[1] + sum(exact)]
-    assert total[1] > total[0]
 
 
 def test_spare_windows_go_first_and_all_at_a_place_together() -> None:
