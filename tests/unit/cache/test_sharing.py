@@ -55,29 +55,6 @@ def test_a_prefix_is_common_once_two_others_have_shown_it(bigram: bool) -> None:
     assert serve(cache, [*SYSTEM, 9, 9, 9], "d", bigram=bigram) == found[3]
 
 
-def test_a_tenant_counts_once_however_many_namespaces_it_has() -> None:
-    cache = cache_of()
-    for name in ("a", "a2", "a", "b", "b2", "a2"):
-        serve(cache, [*SYSTEM, 1], name)
-    assert serve(cache, [*SYSTEM, 2], "b2") == 8  # its own
-    assert shared(cache).common_pages == 0
-    cache.evict({"full": 100})
-    assert serve(cache, [*SYSTEM, 2], "a") == 0
-    assert serve(cache, [*SYSTEM, 2], "b") == 0
-
-
-def test_who_asks_does_not_count() -> None:
-    """A prober shows what it guesses, and still needs two others."""
-    cache = cache_of()
-    serve(cache, [*SYSTEM, 1], "a")
-    for _ in range(3):
-        serve(cache, [*SYSTEM, 1], "b")
-        cache.evict({"full": 100})
-        serve(cache, [*SYSTEM, 1], "a")
-        assert serve(cache, [*SYSTEM, 1], "b") == 0
-        cache.evict({"full": 100})
-
-
 def test_sharing_takes_no_hit_from_what_a_namespace_had_alone() -> None:
     cache = cache_of()
     for name in "abc":
