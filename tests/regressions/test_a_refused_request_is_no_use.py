@@ -1,13 +1,13 @@
-"""`acquire(reserve_tokens=...)` without room raised the hits of what it would have resumed from, and the clock, each time; with
-selective writes the second refusal copied the prompt to host. A load that was refused for room counted its request twice. A
-transfer without room left the node of its boundary cut in two.
+"""A load that was refused for room counted its request twice. A transfer without room left the node of its boundary cut in two.
+
+`tests/model/test_refusals.py` proves of every call that is refused that it is no use of anything.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kinds import FULL, MAMBA, swa
+from kinds import FULL
 
 from unified_tree import Key, OutOfPagesError, Tier, UnifiedTree
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
@@ -16,59 +16,11 @@ from unified_tree.controllers.transfer_engines import NullEngine
 PROMPT = list(range(32))
 
 
-def cache_of(
-    pages: int, policy: WritePolicy = WritePolicy.WRITE_THROUGH_SELECTIVE, policy_name: str = "density"
-) -> PrefixCache:
-    host = HostTier(page_counts={"full": 64}, engine=NullEngine(), write_policy=policy, selective_hits=2)
-    cache = PrefixCache([FULL], 2, {"full": pages}, host=host, policy=policy_name)
+def test_a_load_without_room_ticks_once() -> None:
+    host = HostTier(page_counts={"full": 64}, engine=NullEngine(), write_policy=WritePolicy.WRITE_THROUGH)
+    cache = PrefixCache([FULL], 2, {"full": 24}, host=host)
     with cache.acquire(Key(PROMPT), reserve_tokens=32) as lease:
         cache.commit(lease, 32)
-    return cache
-
-
-def uses(cache: PrefixCache) -> tuple[object, ...]:
-    state = cache.tree.state
-    values = [value for node in state.nodes for value in (*node.device, *node.host) if value is not None]
-    return state.clock, [(value.hits, value.touched) for value in values], cache.tree.dump()
-
-
-@pytest.mark.parametrize("policy", ["density", "lru", "lfu", "cost"])
-def test_six_refusals_are_no_use(policy: str) -> None:
-    cache = cache_of(24, policy_name=policy)
-    before = uses(cache)
-    for _ in range(6):
-        with pytest.raises(OutOfPagesError):
-            cache.acquire(Key([*PROMPT, 1, 2]), [2, 4], reserve_tokens=100)
-    with pytest.raises(OutOfPagesError):
-        cache.acquire_to_fill(Key([*PROMPT, 1, 2]), 100)
-    cache.drain()
-    assert uses(cache) == before
-    assert cache.stats().backed_up.pages == 0 and cache.stats().drops == {} and cache.stats().requests == 1
-    assert cache.stats().refused == 7
-
-
-def test_the_request_that_is_admitted_at_last_is_one_use() -> None:
-    cache = cache_of(24)
-    other = cache.acquire(Key([7] * 14), reserve_tokens=14)
-    for _ in range(3):
-        with pytest.raises(OutOfPagesError):
-            cache.acquire(Key([*PROMPT, 1, 2, 3]), reserve_tokens=36)
-    before = cache.tree.state.clock
-    cache.release(other)
-    lease = cache.acquire(Key([*PROMPT, 1, 2, 3]), reserve_tokens=36)
-    assert cache.tree.state.clock == before + 1 and lease.cached_tokens == 32
-    assert [value.hits for node in cache.tree.state.nodes for value in node.device if value is not None] == [1]
-
-
-def test_what_is_saved_is_not_counted_for_the_refused() -> None:
-    cache = PrefixCache([FULL, swa(3), MAMBA], 2, {"full": 8, "swa": 8, "mamba": 4}, save_limit=1)
-    with pytest.raises(OutOfPagesError):
-        cache.acquire(Key(range(12)), [2, 4, 6], reserve_tokens=40)
-    assert cache.stats().drops == {} and cache.stats().refused == 1
-
-
-def test_a_load_without_room_ticks_once() -> None:
-    cache = cache_of(24, WritePolicy.WRITE_THROUGH)
     cache.drain()
     cache.evict({"full": 16})
     running = cache.acquire(Key([9] * 20), reserve_tokens=20)
