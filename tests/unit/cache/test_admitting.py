@@ -96,20 +96,6 @@ def test_a_preempted_request_keeps_the_states_it_had_saved() -> None:
         assert again.cached_tokens == 8, "the running state was at 13, in the middle of a page"
 
 
-def test_a_preemption_that_is_refused_changes_nothing() -> None:
-    cache = PrefixCache([FULL], 2)
-    with cache.acquire(Key(PROMPT), reserve_tokens=8) as lease:
-        before = used(cache)
-        for wrong in (9, -1):
-            with pytest.raises(LeaseError):
-                cache.preempt(lease, wrong)
-        cache.commit(lease, 8)
-        with pytest.raises(LeaseError, match="differ"):
-            cache.preempt(lease, PROMPT[:8] + 1)
-        assert not lease.is_released
-        assert used(cache) == before
-
-
 def test_the_next_stop_of_a_run_is_the_next_place_to_save() -> None:
     cache = PrefixCache([FULL, MAMBA], 2)
     lease = cache.acquire(Key(PROMPT), checkpoints=[6, 14])

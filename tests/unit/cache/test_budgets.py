@@ -174,19 +174,6 @@ def test_pages_of_several_pools_fit_together_or_not_at_all() -> None:
     assert used(cache) == {"full": 0, "swa": 0}
 
 
-def test_what_is_locked_stays() -> None:
-    cache = cache_of(12, FULL, SWA)
-    run(cache, "aaaa")
-    with cache.acquire(Key([97] * 5)) as lease:
-        assert lease.cached_tokens == 4
-        held = used(cache)
-        with pytest.raises(OutOfPagesError):
-            cache.allocate(lease, 60)
-        assert used(cache) == held
-        assert not cache.can_allocate(lease, 60) and cache.can_allocate(lease, 6)
-    assert cache.tree.check() == []
-
-
 def test_costs_age_together() -> None:
     cache = cache_of(12, FULL, SWA, policy="cost")
     for text in ("aaaa", "bbbb", "cccc"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
 from unified_tree import Component, Key, LeaseError, Path
@@ -60,18 +59,6 @@ def tail(tokens: list[int], begin: int, bigram: bool) -> Key:
 @pytest.fixture
 def cache() -> PrefixCache:
     return PrefixCache([Component(name="full", coverage=Path())], page_size=2, page_counts={"full": 20})
-
-
-def test_a_commit_takes_the_new_tokens_alone(cache: PrefixCache) -> None:
-    with cache.acquire(Key([1, 2, 3])) as lease:
-        cache.allocate(lease, 9)
-        cache.commit(lease, [4, 5], begin=3)
-        cache.commit(lease, [5, 6, 7], begin=4)
-        cache.commit(lease, np.array([8, 9]), begin=7)
-        assert lease.known_tokens == 9
-        cache.commit(lease, 9)
-        assert elements(lease.key) == elements(Key(range(1, 10)))
-    assert cache.explain(Key([1, 2, 3, 4, 5, 6, 7, 8, 0])).device_length == 8
 
 
 def test_what_a_commit_gives_must_go_on_from_what_is_known(cache: PrefixCache) -> None:

@@ -26,14 +26,6 @@ def figures(cache: PrefixCache) -> tuple[str, dict[str, tuple[int, int, int]]]:
     return cache.tree.dump(), {name: (pool.used, pool.leased, pool.protected) for name, pool in pools.items()}
 
 
-def test_a_prompt_is_matched_at_most_up_to_its_last_token() -> None:
-    cache = make([FULL])
-    publish(cache, TOKENS[:8])
-    assert cache.acquire(Key(TOKENS[:8])).cached_tokens == 6
-    assert cache.acquire(Key(TOKENS[:9])).cached_tokens == 8
-    assert cache.acquire(Key(TOKENS[:1])).cached_tokens == 0
-
-
 def test_decode_growth_takes_a_page_when_one_is_full() -> None:
     cache = make([FULL])
     with cache.acquire(Key(TOKENS[:3])) as lease:
@@ -42,14 +34,6 @@ def test_decode_growth_takes_a_page_when_one_is_full() -> None:
             assert lease.pages("full").size == pages
         cache.allocate(lease, 2)
         assert lease.length == 7, "less than it has: nothing to do"
-
-
-def test_a_finished_request_leaves_its_whole_pages() -> None:
-    cache = make([FULL])
-    publish(cache, TOKENS[:7])
-    pool = cache.stats().pools["full"]
-    assert (pool.tree, pool.leased, pool.used) == (3, 0, 3)
-    assert cache.stats().leases == 0
 
 
 def test_a_state_is_copied_before_it_is_written() -> None:
@@ -83,12 +67,6 @@ def test_states_are_saved_where_the_lease_says() -> None:
     cache.release(lease)
     for length in (2, 4, 8):
         assert cache.acquire(Key([*branch[:length], 0])).cached_tokens == length
-
-
-def test_only_so_many_states_are_saved() -> None:
-    cache = make([FULL, MAMBA], save_limit=2)
-    lease = cache.acquire(Key(TOKENS[:20]), checkpoints=[4, 8, 12, 16])
-    assert lease.save_at == (12, 16)
 
 
 def test_window_pages_come_back_while_the_request_runs() -> None:
@@ -312,41 +290,6 @@ def test_out_of_pages_changes_nothing(short: str) -> None:
             cache.allocate(lease, 40)
     assert figures(cache) == before
     assert cache.stats().refused == 1
-
-
-def test_a_refused_acquire_leaves_no_cut_behind() -> None:
-    mamba = Component(name="mamba", coverage=Point(), required=False)
-    cache = PrefixCache([FULL, mamba], 2, {"full": 16, "mamba": 1})
-    publish(cache, TOKENS[:8])
-    holder = cache.acquire(Key([1, 2]))
-    before = figures(cache)
-    with pytest.raises(OutOfPagesError):
-        cache.acquire(Key([*TOKENS[:4], 1]), reserve_tokens=40)
-    assert figures(cache) == before
-    cache.release(holder)
-
-
-def test_stats_add_up() -> None:
-    cache = make([FULL, MAMBA], pages=6)
-    publish(cache, TOKENS[:8])
-    publish(cache, TOKENS[:10])
-    publish(cache, list(range(10)))
-    stats = cache.stats()
-    assert (stats.requests, stats.prompt_tokens, stats.hit_tokens, stats.leases) == (3, 28, 8, 0)
-    assert stats.deleted_nodes <= stats.evictions
-    assert stats.evictions == sum(pool.victims for pool in stats.pools.values()) > 0
-    for pool in stats.pools.values():
-        assert pool.used == pool.tree + pool.leased
-        assert pool.total == 6
-    assert stats.nodes == cache.tree.node_count
-
-
-def test_explain_says_why_a_prompt_does_not_hit() -> None:
-    cache = make([FULL, MAMBA])
-    publish(cache, TOKENS[:9])
-    cache.device.free_all(cache.tree.evict({"mamba": 1}).freed)
-    [loss, _] = cache.explain(Key(TOKENS[:9])).losses
-    assert (loss.component, loss.begin, loss.end) == ("mamba", 0, 8)
 
 
 def test_pages_are_integers_of_the_pool() -> None:
