@@ -119,4 +119,4 @@ def test_a_lease_is_filled_from_elsewhere() -> None:
     before = used(cache)
     with pytest.raises(OutOfPagesError):
         cache.acquire_to_fill(Key(np.arange(200) + 500), 100)
-    assert (used(cache), cache.lease_count) == (before, 0)
+    assert (used(cache), cache.lease_count, cache.stats().refused) == (before, 0, 1)
