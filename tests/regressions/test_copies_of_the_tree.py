@@ -10,16 +10,6 @@ from numpy.typing import NDArray
 
 from unified_tree import Boundary, Component, Effect, EffectKind, StaleBoundaryError, Tier, Trailing
 
-
-def test_copies_of_part_of_a_node() -> None:
-    """A copy of a boundary inside a node asked for pages of the whole node, and lost those it did not use."""
-    grove = Grove([FULL]).having("abcdef")
-    boundary = grove.match("abcd").device
-    assert grove.tree.transfers.backup_needs(boundary) == {"full": 2}
-    effect = grove.tree.transfers.backup(boundary, {"full": np.array([7, 8])})
-    assert lists(grove.tree.transfers.abort(effect)) == {"full": [7, 8]}
-
-
 # A load copied the front of a window, the node was cut behind it, the load ended: the lower half stayed marked as being
 # copied, and later loads left its pages out. Seed 583 of the simulation, 300 ticks.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grove import Grove, lists
-from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import (
     Component,
@@ -39,18 +39,6 @@ def test_the_least_recently_used_goes_first() -> None:
     grove.match("ab")
     grove.match("cd", touch=False)
     assert grove.evict(3) == {"full": [101, 102, 100]}
-
-
-@pytest.mark.parametrize("kind", ["swa", "mamba", "draft"])
-def test_other_kinds_leave_a_tombstone(kind: str) -> None:
-    grove = Grove([FULL, swa(3), MAMBA, OWN_DRAFT])
-    grove.put("abcd", [4])
-    result = grove.tree.evict({kind: 1})
-    assert set(result.freed) == {kind}
-    assert (result.victims, result.tombstones, result.deleted_nodes) == (1, 1, 0)
-    assert grove.match("abcd").path_length == 4
-    assert grove.match("abcd").device.length == (4 if kind == "draft" else 0)
-    grove.check()
 
 
 def test_stranded_values_go_first() -> None:

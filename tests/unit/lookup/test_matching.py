@@ -29,14 +29,6 @@ from unified_tree.lookup.matching import path_boundary
 from unified_tree.native.chosen import agreement
 
 
-def test_a_match_is_the_longest_prefix_in_whole_pages() -> None:
-    grove = Grove([FULL]).having("abcdefg")
-    for text, length in {"abcdefgh": 6, "abcdefx": 6, "abcdex": 4, "abcd": 4, "abc": 2, "a": 0, "": 0, "xbcd": 0}.items():
-        match = grove.match(text)
-        assert match.device.length == match.reachable.length == match.path_length == length
-    assert grove.pages("abcdxx") == [100, 101]
-
-
 def test_a_match_changes_no_structure() -> None:
     grove = Grove([FULL, MAMBA])
     grove.put("abcdef", [4])

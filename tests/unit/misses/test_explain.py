@@ -16,26 +16,12 @@ def losses(explanation: Explanation) -> list[tuple[str, Tier | None, int, int]]:
     return [(loss.component, loss.kept_on, loss.begin, loss.end) for loss in explanation.losses]
 
 
-def test_a_whole_hit_has_no_losses() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcd", [4])
-    explanation = grove.tree.explain(key("abcd"))
-    assert explanation.losses == ()
-    assert explanation.device_length == explanation.reachable_length == explanation.path_length == 4
-
-
 def test_what_was_never_seen_is_unknown() -> None:
     grove = Grove([FULL]).having("abcd")
     explanation = grove.tree.explain(key("abcdefg"))
     assert (explanation.device_length, explanation.known_length) == (4, 4)
     assert losses(explanation) == [("unknown", None, 4, 7)]
     assert losses(grove.tree.explain(Key([1, 2], "new"))) == [("unknown", None, 0, 2)]
-
-
-def test_what_was_deleted_is_unknown() -> None:
-    grove = Grove([FULL]).having("abcd", "abcdef")
-    grove.evict(1)
-    assert losses(grove.tree.explain(key("abcdef"))) == [("unknown", None, 4, 6)]
 
 
 def test_a_missing_state_is_named() -> None:

@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from grove import Grove
-from kinds import DRAFT, FULL, swa
-
-
-def test_page_values_are_divided() -> None:
-    grove = Grove([FULL, DRAFT]).having("abcdef", "abxx")
-    assert grove.tree.dump().splitlines() == [
-        "namespace ''",
-        "  #2 [0, 2) full:1 draft:1",
-        "    #1 [2, 6) full:2 draft:2",
-        "    #3 [2, 4) full:1 draft:1",
-    ]
-    assert grove.pages("abcdef", "draft") == [100, 101, 102]
-    assert grove.pages("abxx", "draft") == [100, 103]
+from kinds import FULL, swa
 
 
 def test_a_suffix_window_gives_the_upper_half_what_exceeds_the_lower() -> None:
