@@ -84,17 +84,6 @@ def test_a_load_that_somebody_else_waits_for_goes_on(tiered: Tiered) -> None:
     tiered.end()
 
 
-def test_the_last_one_to_go_cancels(tiered: Tiered) -> None:
-    requests = [tiered.start("abcdefghij"), tiered.start("abcdefghkl")]
-    tiered.cache.poll()
-    for request in requests:
-        tiered.runner.finish(request)
-    assert len(tiered.engine.cancelled) >= 1
-    tiered.cache.poll()
-    assert tiered.cache.stats().drops["load cancelled"] >= 1
-    tiered.end()
-
-
 def settle_by_commit(tiered: Tiered, request: Request) -> None:
     tiered.cache.commit(request.lease, 8)
 

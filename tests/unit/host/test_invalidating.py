@@ -80,21 +80,6 @@ def test_a_lease_that_is_loading_fails(namespace: str | None, stage: str) -> Non
     tiered.end()
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_backup_of_what_was_invalidated_leads_nowhere(landed: bool) -> None:
-    tiered = Tiered([FULL, MAMBA])
-    tiered.serve("abcdefgh")
-    tiered.cache.poll()
-    if landed:
-        tiered.engine.land()
-    tiered.runner.invalidate()
-    tiered.check()
-    tiered.settle()
-    tiered.forget()
-    assert tiered.serve("abcdefghi") == 0
-    tiered.end()
-
-
 def test_a_boundary_that_waits_for_its_backup_is_forgotten() -> None:
     tiered = Tiered([FULL])
     tiered.serve("abcdefgh")

@@ -20,30 +20,6 @@ def remembered(tiered: Tiered, *texts: str) -> Tiered:
     return tiered
 
 
-def test_a_prefix_on_host_alone_is_a_hit() -> None:
-    tiered = remembered(Tiered([FULL, swa(3), MAMBA]), "abcdefghi")
-    request = tiered.start("abcdefghij")
-    assert tiered.is_loading(request)
-    assert request.lease.cached_tokens == request.lease.compute_from == 8
-    assert request.lease.pages("full").size == 4
-    tiered.run(request)
-    assert not tiered.is_loading(request), "to commit is to wait for the load"
-    stats = tiered.cache.stats()
-    assert (stats.loads, stats.hit_tokens, stats.host_hit_tokens, stats.loaded.pages) == (1, 8, 8, 7)
-    tiered.runner.finish(request)
-    tiered.end()
-
-
-def test_only_what_the_device_lacks_is_loaded() -> None:
-    tiered = Tiered([FULL])
-    tiered.serve("abcdefgh")
-    tiered.settle()
-    tiered.forget(full=2)
-    assert tiered.serve("abcdefghij") == 8
-    assert tiered.cache.stats().loaded.pages == tiered.cache.stats().host_hit_tokens // 2
-    tiered.end()
-
-
 def test_the_gates_open_layer_by_layer() -> None:
     tiered = remembered(Tiered([FULL, swa(3)]), "abcdefgh")
     request = tiered.start("abcdefghij")

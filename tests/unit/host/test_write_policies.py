@@ -44,18 +44,6 @@ def test_write_through_copies_what_was_committed() -> None:
     tiered.end()
 
 
-def test_a_backup_that_is_under_way_is_not_repeated() -> None:
-    tiered = Tiered([FULL])
-    tiered.serve("abcd")
-    tiered.cache.poll()
-    tiered.serve("abcdef")
-    tiered.cache.poll()
-    assert copied(tiered) == {"full": 3}, "two pages, and then one that stands on them"
-    tiered.settle()
-    assert tiered.on_host() == 3
-    tiered.end()
-
-
 def test_what_stands_on_a_backup_that_failed_comes_home() -> None:
     tiered = Tiered([FULL])
     tiered.serve("abcd")
@@ -215,12 +203,4 @@ def test_without_room_for_the_draft_its_owner_goes_alone() -> None:
     assert (tiered.on_host(), tiered.on_host("draft")) == (4, 0)
     tiered.forget()
     assert tiered.serve("abcdefgh?") == 8, "what is not required never shortens a hit"
-    tiered.end()
-
-
-def test_what_was_not_computed_is_not_copied() -> None:
-    tiered = Tiered([FULL, DRAFT])
-    tiered.serve("abcdefgh", without=["draft"])
-    tiered.settle()
-    assert (tiered.on_host(), tiered.on_host("draft")) == (4, 0)
     tiered.end()
