@@ -102,21 +102,3 @@ def test_a_prompt_for_which_there_is_no_room_changes_nothing(cache: PrefixCache)
     with pytest.raises(LeaseError, match="arriving"):
         cache.acquire(Key(PROMPT), arriving=3)  # type: ignore[arg-type]
     assert (cache.tree.dump(), cache.lease_count) == (before, 0)
-
-
-def test_a_state_that_arrived_may_be_published(cache: PrefixCache) -> None:
-    lease = cache.acquire(Key(PROMPT[:16]), arriving=True)
-    assert lease.state_page is not None
-    cache.commit(lease, 16, {16: lease.state_page})
-    cache.release(lease)
-    with cache.acquire(Key(PROMPT)) as request:
-        assert request.cached_tokens == 16
-
-
-def test_what_arrives_of_old_weights_is_not_published(cache: PrefixCache) -> None:
-    lease = cache.acquire(Key(PROMPT), arriving=True)
-    cache.invalidate()
-    cache.commit(lease, 18)
-    assert not lease.is_arriving
-    cache.release(lease)
-    assert not any(used(cache).values())

@@ -167,17 +167,6 @@ def test_an_idle_prompt_that_is_cut_waits_once_and_with_what_it_has_left() -> No
     cache.close()
 
 
-def test_host_memory_gives_up_ends_as_well() -> None:
-    tier = HostTier(page_counts={"full": PAGES}, engine=NullEngine())
-    cache = cache_of([FULL], 4 * PAGES, host=tier, policy="lru")
-    long, other = tuple(range(1, 31)), tuple(range(101, 118))
-    serve(cache, long)
-    serve(cache, other)
-    assert cache.tree.pool("full", Tier.HOST).evicted_pages == 7
-    assert serve(cache, long) == 30
-    cache.close()
-
-
 @pytest.mark.parametrize(
     ("pages", "page_size", "least"),
     [(None, 1, 32), (100, 1, 32), (12_800, 1, 100), (100, 16, 2), (1_024, 64, 8), (127, 64, 1), (1_280_000, 64, 10_000)],

@@ -187,19 +187,6 @@ def prefilled(cache: PrefixCache, first: int, length: int = 6) -> Lease:
     return lease
 
 
-def test_a_step_gives_pages_to_the_rows_that_enter_one() -> None:
-    cache = PrefixCache(FULL, 4)
-    batch = cache.batch(3, 40)
-    leases = [prefilled(cache, 100 * i, length) for i, length in enumerate((6, 7, 8))]
-    assert [batch.add(lease) for lease in leases] == [0, 1, 2]
-    found = [batch.allocate()["full"].rows.tolist(), batch.allocate()["full"].rows.tolist(), list(batch.allocate(0))]
-    assert found == [[2], [1], []]
-    assert batch.lengths.tolist() == [8, 9, 10]
-    news = batch.allocate(np.array([9, 0, 0]))["full"]
-    assert (news.rows.tolist(), news.indices.tolist()) == ([0, 0, 0], [2, 3, 4])
-    assert leases[0].pages("full").tolist()[2:] == news.ids.tolist()
-
-
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_slots_say_where_the_last_tokens_lie(page_size: int) -> None:
     cache = PrefixCache(WINDOW, page_size)

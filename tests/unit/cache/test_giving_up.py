@@ -172,25 +172,6 @@ def test_a_request_goes_on_when_its_optional_state_was_published() -> None:
         assert (lease.cached_tokens, lease.state_copies) == (18, ())
 
 
-def test_windows_are_kept_where_an_optional_state_cannot_be_saved() -> None:
-    coarse = Component(name="draft", coverage=Point(), required=False, save_grid_tokens=8)
-    hits: list[list[int]] = []
-    for kinds in ([FULL, swa(3)], [FULL, swa(3), coarse]):
-        cache = PrefixCache(kinds, 2, {kind.name: 200 for kind in kinds}, policy="lru", save_limit=2)
-        hits.append([])
-        for length in (20, 14, 14, 10, 10, 16, 16):
-            tokens = [*range(length), *[100 + len(hits[-1])] * 6]
-            with cache.acquire(Key(tokens)) as lease:
-                hits[-1].append(lease.cached_tokens)
-                for end in range(lease.compute_from + 2, len(tokens) + 2, 2):
-                    cache.allocate(lease, min(end, len(tokens)))
-                    cache.advance(lease, min(end, len(tokens)))
-                assert all(at % 8 == 0 for at in lease.save_pages)
-                cache.commit(lease, tokens, {at: page for at, page in lease.save_pages.items() if at <= len(tokens)})
-    assert hits[0] == hits[1]
-    assert hits[0][1:3] == [0, 14]
-
-
 def test_a_shared_budget_names_the_kind_to_go_on_without() -> None:
     budget = BlockBudget(block_count=30, page_blocks={"full": 2, "draft": 1})
     cache = PrefixCache([FULL, OWN_DRAFT], 2, budget=budget, policy="lru")

@@ -147,17 +147,6 @@ def test_a_window_that_was_stranded_is_not_blamed_for_the_loss_that_stranded_it(
     assert [eviction.component for eviction in served.evictions("abcdefg")] == [1, 1]
 
 
-def test_an_evicted_window_is_named_where_the_path_is_there() -> None:
-    served = Served([FULL, swa(4)])
-    served.serve("abcdefgh")
-    served.forget(swa=1)
-    assert served.serve("abcdefgh") == [("page_remainder", 6, 7), ("last_token", 7, 8)], "a spare page went"
-    served.forget(swa=9)
-    with served.start("abcdefghi") as lease:
-        assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
-        assert [miss.eviction.component for miss in lease.misses if miss.eviction is not None] == [1]
-
-
 def test_a_window_in_the_middle_of_a_prompt_was_never_saved() -> None:
     served = Served([FULL, swa(4)])
     served.serve("abcdefghijkl")

@@ -26,16 +26,6 @@ def figures(cache: PrefixCache) -> tuple[str, dict[str, tuple[int, int, int]]]:
     return cache.tree.dump(), {name: (pool.used, pool.leased, pool.protected) for name, pool in pools.items()}
 
 
-def test_decode_growth_takes_a_page_when_one_is_full() -> None:
-    cache = make([FULL])
-    with cache.acquire(Key(TOKENS[:3])) as lease:
-        for length, pages in [(3, 2), (4, 2), (5, 3), (6, 3), (7, 4)]:
-            cache.allocate(lease, length)
-            assert lease.pages("full").size == pages
-        cache.allocate(lease, 2)
-        assert lease.length == 7, "less than it has: nothing to do"
-
-
 def test_a_state_is_copied_before_it_is_written() -> None:
     cache = make([FULL, MAMBA])
     publish(cache, TOKENS[:8])
