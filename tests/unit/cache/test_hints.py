@@ -95,15 +95,6 @@ def test_hints_that_ended_long_before_their_time_are_forgotten() -> None:
     assert outcomes(cache) == {"retain vain": 199, "retain expired": 2}
 
 
-def test_a_session_that_ends_was_kept_in_vain() -> None:
-    cache = cache_of()
-    turn(cache, np.arange(17), "agent")
-    cache.hints.retain("agent")
-    cache.hints.pin("agent")
-    cache.end_session("agent")
-    assert outcomes(cache) == {"retain vain": 1, "pin vain": 1}
-
-
 def test_a_pinned_prompt_stays_until_it_is_unpinned() -> None:
     cache, key = cache_of(), Key(np.arange(16))
     turn(cache, np.arange(17))

@@ -91,15 +91,6 @@ def test_common_prefixes_count_for_the_tenant_that_gave_the_hint() -> None:
     assert by_tenant(cache) == {"d": {("pin", "vain"): 1, ("retain", "vain"): 1}}
 
 
-def test_without_tenants_there_is_nothing_by_tenant() -> None:
-    cache = cache_of(tenants=None)
-    serve(cache, np.arange(17), "g", "agent")
-    cache.hints.retain("agent")
-    cache.close()
-    assert cache.stats().hints == {("retain", "vain"): 1}
-    assert not cache.stats().tenants and not cache.counters.tenant_hints
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_the_counts_are_those_of_a_naive_observer(seed: int) -> None:
     """Each call is about one tenant, so all hints that end in it are that tenant's."""

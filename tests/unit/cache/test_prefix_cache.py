@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+from kinds import DRAFT, FULL, MAMBA, swa
 from published import publish
 
 from unified_tree import Component, ConfigurationError, InsertError, InvalidKeyError, Key, LeaseError, OutOfPagesError, Point
@@ -86,15 +86,6 @@ def test_a_hit_window_is_unpinned_once_it_has_passed() -> None:
     assert cache.stats().pools["full"].protected == 4
 
 
-def test_a_window_is_kept_where_the_prompt_ends() -> None:
-    cache = make([FULL, swa(4)])
-    publish(cache, TOKENS[:13])
-    assert cache.acquire(Key(TOKENS[:13])).cached_tokens == 12
-    cache.evict({"swa": 4})
-    assert cache.stats().pools["swa"].tree == 2
-    assert cache.acquire(Key(TOKENS[:13])).cached_tokens == 12, "the other four pages were spare"
-
-
 def test_checkpoints_say_where_windows_are_kept_instead_of_the_end() -> None:
     cache = make([FULL, swa(4)])
     with cache.acquire(Key(TOKENS[:13]), (6,)) as lease:
@@ -138,20 +129,6 @@ def test_rejected_draft_tokens_are_taken_back() -> None:
     for length in (7, 9):
         with pytest.raises(LeaseError, match="can be cut"):
             cache.truncate(lease, length)
-
-
-def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
-    cache = make([FULL, OWN_DRAFT])
-    publish(cache, TOKENS[:8])
-    cache.device.free_all(cache.tree.evict({"draft": 4}).freed)
-    with cache.acquire(Key(TOKENS[:12])) as lease:
-        assert lease.cached_tokens == 8
-        assert lease.pages("draft").tolist() == [-1] * 4
-        assert lease.page("draft", 0) == -1
-        cache.allocate(lease, 12)
-        cache.commit(lease, TOKENS[:12])
-    assert cache.stats().pools["draft"].used == 0
-    assert cache.stats().hit_tokens_without == {"draft": 8}
 
 
 def test_a_lease_is_a_context_manager() -> None:

@@ -92,21 +92,6 @@ def test_slow_memory_is_not_asked(bytes_per_s: float, hit: int) -> None:
     tiered.end()
 
 
-def test_without_room_the_hit_is_shorter() -> None:
-    tiered = remembered(Tiered([FULL], device=6), "abcdefgh")
-    assert tiered.serve("abcd") == 2
-    other = tiered.start("uvwx")
-    tiered.cache.allocate(other.lease, 4)
-    assert tiered.serve("abcdefgh?"[:7]) in {2, 4, 6}
-    tiered.runner.finish(other)
-    other = tiered.start("lmnopqrstuv")
-    tiered.cache.allocate(other.lease, 11)
-    request = tiered.start("abcdefgh?")
-    assert not tiered.is_loading(request)
-    assert tiered.cache.stats().drops["no room to load"] == 1
-    tiered.end()
-
-
 def test_a_load_is_single_flight() -> None:
     tiered = remembered(Tiered([FULL, MAMBA]), "abcdefgh")
     requests = [tiered.start("abcdefghij"), tiered.start("abcdefghkl")]

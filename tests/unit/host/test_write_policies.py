@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from held_engine import Tiered
-from kinds import DRAFT, FULL, MAMBA, swa
+from kinds import DRAFT, FULL, MAMBA
 
 from unified_tree import Key, OutOfPagesError
 from unified_tree.controllers import WritePolicy
@@ -85,18 +85,6 @@ def test_selective_takes_unbacked_ancestors_along() -> None:
     assert tiered.serve("abcdefg") == 6
     tiered.settle()
     assert (before, tiered.on_host()) == (2, 3)
-    tiered.end()
-
-
-def test_a_window_and_a_state_go_with_their_path() -> None:
-    tiered = Tiered([FULL, swa(3), MAMBA])
-    tiered.serve("abcdefghi")
-    tiered.cache.poll()
-    assert copied(tiered) == {"full": 4, "swa": 2, "mamba": 1}
-    tiered.settle()
-    tiered.forget()
-    assert [pool.tree for pool in tiered.cache.stats().pools.values()] == [0, 0, 0], "all of it lives on host alone"
-    assert tiered.serve("abcdefghi") == 8
     tiered.end()
 
 

@@ -201,11 +201,6 @@ def test_the_length_of_a_state_is_an_integer(grove: Grove, length: Any) -> None:
     assert grove.tree.dump() == before
 
 
-def test_numpy_integers_are_integers(grove: Grove) -> None:
-    grove.tree.insert(key("abcd"), {"full": np.array([2, 3]), "swa": np.array([2, 3])}, {"mamba": {np.int64(4): np.int64(1)}})  # type: ignore[dict-item]
-    assert grove.pages("abcd", "mamba") == [1]
-
-
 def test_pages_beyond_63_bits_are_refused() -> None:
     grove = Grove([FULL])
     with pytest.raises(PageError):

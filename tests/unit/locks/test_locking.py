@@ -107,14 +107,6 @@ def test_a_component_that_is_not_held_cannot_be_released(name: str) -> None:
     assert sizes(grove) == (2, 0)
 
 
-def test_a_lock_of_a_component_that_does_not_exist_is_refused() -> None:
-    grove = Grove([FULL]).having("abcd")
-    before = grove.tree.dump()
-    with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
-        grove.lock("ab", components=["full", "nope"])
-    assert grove.tree.dump() == before
-
-
 def test_a_lock_on_storage_is_refused() -> None:
     grove = Grove([FULL]).having("abcd")
     with pytest.raises(UnifiedTreeError, match=r"(?i)storage"):

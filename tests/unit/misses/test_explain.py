@@ -91,12 +91,6 @@ def test_an_optional_component_loses_nothing() -> None:
     assert grove.tree.explain(key("abcd")).losses == ()
 
 
-def test_explain_changes_nothing() -> None:
-    grove = Grove([FULL]).having("ab", "cd")
-    grove.tree.explain(key("ab"))
-    assert grove.evict(1) == {"full": [100]}, "still the least recently used"
-
-
 def test_explain_leaves_what_the_default_policy_evicts_as_it_was() -> None:
     """It asked the policy for its next victim, which notes what it finds, so a rank that explained evicted other values."""
     groves = [Grove([FULL, MAMBA], policy="density") for _ in range(2)]

@@ -99,17 +99,6 @@ def test_a_host_copy_goes_freely_where_the_device_has_one() -> None:
     grove.check()
 
 
-def test_a_host_copy_under_host_only_nodes_stays() -> None:
-    grove = Grove([FULL]).having("ab", "abcd")
-    grove.backup("abcd")
-    grove.evict(2)
-    assert lists(grove.tree.evict({"full": 1}, HOST).freed) == {"full": [103]}, "the leaf, though [ab] is as old"
-    assert grove.match("abcd").reachable.length == 2
-    grove.evict(1, tier=HOST)
-    assert grove.tree.node_count == 0
-    grove.check()
-
-
 def test_pages_in_flight_belong_to_their_transfer() -> None:
     grove = Grove([FULL]).having("ab", "cd")
     first = grove.tree.transfers.backup(grove.match("ab").device, {"full": np.array([5])})
