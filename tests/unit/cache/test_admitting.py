@@ -70,6 +70,22 @@ def test_whether_a_lease_can_grow_is_known_before() -> None:
         cache.can_allocate(lease, 1)
 
 
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, swa(3)], [FULL, MAMBA], [FULL, swa(5), MAMBA]], ids=len)
+@pytest.mark.parametrize("computed", [6, 7, 12, 23])
+def test_a_preempted_prefill_goes_on_where_it_stopped(kinds: list[object], computed: int) -> None:
+    cache = PrefixCache(kinds, 2)  # type: ignore[arg-type]
+    lease = cache.acquire(Key(PROMPT))
+    cache.allocate(lease, computed)
+    committed = cache.preempt(lease, computed)
+    assert committed == computed // 2 * 2
+    assert lease.is_released
+    assert not any(pool.leased for pool in cache.stats().pools.values())
+    again = cache.acquire(Key(PROMPT))
+    has_state = MAMBA in kinds
+    assert again.cached_tokens == (0 if has_state and computed % 2 else committed)
+    cache.release(again)
+
+
 def test_a_preempted_request_keeps_the_states_it_had_saved() -> None:
     cache = PrefixCache([FULL, MAMBA], 2)
     lease = cache.acquire(Key(PROMPT), checkpoints=[8])

@@ -102,3 +102,12 @@ def test_a_prompt_for_which_there_is_no_room_changes_nothing(cache: PrefixCache)
     with pytest.raises(LeaseError, match="arriving"):
         cache.acquire(Key(PROMPT), arriving=3)  # type: ignore[arg-type]
     assert (cache.tree.dump(), cache.lease_count) == (before, 0)
+
+
+def test_what_arrives_of_old_weights_is_not_published(cache: PrefixCache) -> None:
+    lease = cache.acquire(Key(PROMPT), arriving=True)
+    cache.invalidate()
+    cache.commit(lease, 18)
+    assert not lease.is_arriving
+    cache.release(lease)
+    assert not any(used(cache).values())

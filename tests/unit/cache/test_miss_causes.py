@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from held_engine import Tiered
-from kinds import FULL, MAMBA, swa
+from kinds import DRAFT, FULL, MAMBA, swa
 from stored_cache import StoredCache
 
 from unified_tree import Component, Eviction, Key, Tier, TreeSettings
@@ -180,6 +180,14 @@ def test_a_state_without_a_page_is_told() -> None:
     with served.start("abcdefgh", checkpoints=(4,)) as lease:
         served.run(lease, "abcdefgh")
     assert served.details("abcdef")[0] == "no state page was free"
+
+
+def test_a_draft_that_is_gone_costs_no_token_and_has_no_cause() -> None:
+    served = Served([FULL, DRAFT])
+    with served.start("abcdef") as lease:
+        served.cache.allocate(lease, 6)
+        served.cache.commit(lease, letters("abcdef"), without=["draft"])
+    assert served.serve("abcdefg") == [("last_token", 6, 7)]
 
 
 @pytest.mark.parametrize("namespace", ["", None])

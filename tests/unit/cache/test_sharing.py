@@ -55,6 +55,13 @@ def test_a_prefix_is_common_once_two_others_have_shown_it(bigram: bool) -> None:
     assert serve(cache, [*SYSTEM, 9, 9, 9], "d", bigram=bigram) == found[3]
 
 
+def test_sharing_takes_no_hit_from_what_a_namespace_had_alone() -> None:
+    cache = cache_of()
+    for name in "abc":
+        serve(cache, [*SYSTEM, *[ord(name)] * 9], name)
+    assert [serve(cache, [*SYSTEM, *[ord(name)] * 9], name) for name in "abc"] == [16, 16, 16]
+
+
 def test_only_groups_that_share_do() -> None:
     groups = (
         *(TenantGroup(name=name, namespaces=(name,), shares=True) for name in "abc"),

@@ -33,6 +33,25 @@ def test_identical_pages_are_no_duplicates() -> None:
     assert grove.tree.dump() == before
 
 
+def test_a_window_is_kept_only_as_far_back_as_it_can_be_resumed_from() -> None:
+    grove = Grove([FULL, swa(3)])
+    result = grove.put("abcdefgh", window=4)
+    assert lists(result.duplicates) == {"swa": [200, 201]}
+    assert lists(result.canonical)["swa"] == [202, 203]
+    assert "swa:2" in grove.tree.dump()
+
+
+def test_a_window_given_again_extends_a_shorter_one() -> None:
+    grove = Grove([FULL, swa(5)])
+    grove.put("abcdefgh", window=1)
+    assert grove.match("abcdefgh").device.length == 0
+    result = grove.put("abcdefgh", window=3)
+    assert lists(result.duplicates) == {"swa": [203]}
+    assert lists(result.canonical)["swa"] == [201, 202, 200]
+    assert grove.match("abcdefgh").device.length == 8
+    grove.check()
+
+
 def test_pages_must_reach_back_to_what_the_tree_has() -> None:
     grove = Grove([FULL]).having("abcd")
     before = grove.tree.dump()
@@ -53,6 +72,13 @@ def test_pages_that_carry_more_replace_those_that_carry_less() -> None:
     assert result.duplicates == {}
     assert grove.pages("abcd") == grove.pages("abcd", "draft") == [102, 103]
     grove.check()
+
+
+def test_pages_that_carry_less_are_duplicates() -> None:
+    grove = Grove([FULL, DRAFT]).having("abcd")
+    result = grove.put("abcd", since=0, without=["draft"])
+    assert lists(result.duplicates) == {"full": [102, 103]}
+    assert grove.pages("abcd", "draft") == [100, 101]
 
 
 def test_the_same_pages_with_more_in_them_become_valid() -> None:
@@ -107,6 +133,16 @@ def test_a_tail_goes_on_after_a_locked_boundary() -> None:
         receipt.release()
         grove.check()
     assert groves[0].tree.dump(tokens=True) == groves[1].tree.dump(tokens=True)
+
+
+def test_a_tail_of_what_is_there_matches_on() -> None:
+    grove = Grove([FULL]).having("abcdefgh")
+    receipt = grove.lock("abcd")
+    result = grove.tree.insert(key("abcdefxy").tail(2), {"full": np.array([120, 121, 122])}, after=receipt.boundary)
+    receipt.release()
+    assert (result.matched_length, lists(result.duplicates)) == (6, {"full": [120, 121]})
+    assert grove.match("abcdefxy").device.length == 8
+    grove.check()
 
 
 def test_a_tail_needs_a_boundary_that_is_there() -> None:

@@ -77,6 +77,17 @@ def test_a_path_ends_where_its_pages_do_whatever_windows_and_states_there_are() 
     grove.check()
 
 
+def test_a_rebuild_is_no_use_near_a_plain_boundary() -> None:
+    grove = Grove([FULL, swa(3, rebuild_tokens=4)]).having("abcd")
+    grove.put("abcdefgh", window=0)
+    match = grove.match("abcdefgh")
+    assert match.rebuild == match.device
+    assert (match.device.length, match.rebuild_tokens) == (4, 0)
+    grove.put("abcdefghijkl", window=0)
+    match = grove.match("abcdefghijkl")
+    assert (match.device.length, match.rebuild.length, match.rebuild_tokens) == (4, 12, 6)
+
+
 def test_pages_of_a_boundary_that_is_gone() -> None:
     grove = Grove([FULL])
     boundary = grove.put("abcd").boundary
