@@ -41,13 +41,36 @@ def old_group(folder: str, limit: int, used_mib: int, *, file_mib: int = 0) -> d
     }
 
 
+VERSION_1 = "7:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/c:d\n0::/\n"
+GROUPS: dict[str, tuple[str, dict[str, str], int]] = {
+    "no limit in the group": ("0::/a\n", group("sys/fs/cgroup/a", "max", 5), 1000),
+    "the soft limit counts too": ("0::/a\n", group("sys/fs/cgroup/a", str(100 * MIB), 30, high=str(50 * MIB)), 20),
+    "version 1 among other controllers": (
+        VERSION_1,
+        old_group("sys/fs/cgroup/memory", 1 << 63, 500)
+        | old_group("sys/fs/cgroup/memory/a", 200 * MIB, 50, file_mib=20)
+        | old_group("sys/fs/cgroup/memory/a/b", 400 * MIB, 40),
+        170,
+    ),
+    "a container sees its group as the mount": ("4:memory:/docker/0123\n", old_group("sys/fs/cgroup/memory", 60 * MIB, 10), 50),
+    "both versions at once": ("0::/a\n", group("sys/fs/cgroup/unified/a", str(9 * MIB), 2), 7),
+    "a group beside the namespace does not lead out of the mount": (
+        "0::/../../outside\n",
+        group("sys/outside", str(MIB), 0) | group("sys/fs/cgroup", "max", 0),
+        1000,
+    ),
+    "over the limit is nothing left": ("0::/a\n", group("sys/fs/cgroup/a", str(10 * MIB), 30), 0),
+}
+"""What a process is in, the files of its groups, and the MiB that it may take."""
+
+
 def test_the_machine_alone(tmp_path: Path) -> None:
     assert host_memory_available(tree(tmp_path, {})) == 1000 * MIB
 
 
-def test_no_limit_in_the_group(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/a\n", **group("sys/fs/cgroup/a", "max", 5)}
-    assert host_memory_available(tree(tmp_path, files)) == 1000 * MIB
+@pytest.mark.parametrize(("own", "files", "left_mib"), GROUPS.values(), ids=GROUPS)
+def test_what_groups_leave(tmp_path: Path, own: str, files: dict[str, str], left_mib: int) -> None:
+    assert host_memory_available(tree(tmp_path, {"proc/self/cgroup": own, **files})) == left_mib * MIB
 
 
 @pytest.mark.parametrize("limited", ["sys/fs/cgroup", "sys/fs/cgroup/a", "sys/fs/cgroup/a/b"])
@@ -56,41 +79,6 @@ def test_every_ancestor_counts(tmp_path: Path, limited: str) -> None:
     for folder in ("sys/fs/cgroup", "sys/fs/cgroup/a", "sys/fs/cgroup/a/b"):
         files |= group(folder, str(100 * MIB) if folder == limited else "max", 30, file_mib=10)
     assert host_memory_available(tree(tmp_path, files)) == 80 * MIB
-
-
-def test_the_soft_limit_counts_too(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/a\n", **group("sys/fs/cgroup/a", str(100 * MIB), 30, high=str(50 * MIB))}
-    assert host_memory_available(tree(tmp_path, files)) == 20 * MIB
-
-
-def test_version_1_among_other_controllers(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "7:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/c:d\n0::/\n",
-        **old_group("sys/fs/cgroup/memory", 1 << 63, 500),
-        **old_group("sys/fs/cgroup/memory/a", 200 * MIB, 50, file_mib=20),
-        **old_group("sys/fs/cgroup/memory/a/b", 400 * MIB, 40),
-    }
-    assert host_memory_available(tree(tmp_path, files)) == 170 * MIB
-
-
-def test_a_container_sees_its_group_as_the_mount(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "4:memory:/docker/0123\n", **old_group("sys/fs/cgroup/memory", 60 * MIB, 10)}
-    assert host_memory_available(tree(tmp_path, files)) == 50 * MIB
-
-
-def test_both_versions_at_once(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/a\n", **group("sys/fs/cgroup/unified/a", str(9 * MIB), 2)}
-    assert host_memory_available(tree(tmp_path, files)) == 7 * MIB
-
-
-def test_a_group_beside_the_namespace_does_not_lead_out_of_the_mount(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/../../outside\n", **group("sys/outside", str(MIB), 0), **group("sys/fs/cgroup", "max", 0)}
-    assert host_memory_available(tree(tmp_path, files)) == 1000 * MIB
-
-
-def test_over_the_limit_is_nothing_left(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/a\n", **group("sys/fs/cgroup/a", str(10 * MIB), 30)}
-    assert host_memory_available(tree(tmp_path, files)) == 0
 
 
 @pytest.mark.parametrize("broken", ["", "rubbish", "-\n"])
