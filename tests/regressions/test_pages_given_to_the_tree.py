@@ -63,9 +63,6 @@ def test_pages_the_tree_does_not_keep_are_not_canonical() -> None:
     assert lists(result.canonical) == {"full": [102], "draft": [-1]}
 
 
-# What the tree hands out, or keeps until an effect ends, was the caller's own array and changed when the caller reused it.
-
-
 # Page -1 was taken where the tree knew the place but had no value there: the next hit handed out -1, and `evict` freed it.
 
 BAD: list[Any] = [[-1, -1], [1.0, 2.0], [True, False], ["1", "2"], [1 << 63, 1], [[1, 2]], [3, 3], None]
