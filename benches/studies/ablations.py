@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 
 from benches.machine import core
 from unified_tree.policies.density.hit_density import HitDensity
-from unified_tree.policies.density.queues import COPIED_OFF, EARLIER, KIND_SHIFT, LAST_RESUMED, SESSION, WEIGHT_MASK, WHOLE
 from unified_tree.policies.density.recency_shadow import RecencyShadow
 from unified_tree.policies.density.survival import Survival
 from unified_tree.policies.density.turns import Reach
+from unified_tree.policies.density.worth import COPIED, LAST_RESUMED, Worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unified_tree import TreeView
     from unified_tree.nodes.line import Line
-    from unified_tree.nodes.node import Value
-    from unified_tree.nodes.order import Order
+    from unified_tree.nodes.node import Node, Value
     from unified_tree.policies.density.turns import Place, Turn
 
 if core() == "compiled":
@@ -44,7 +43,6 @@ class Falling(Survival):
     def learn(self, now: int) -> Iterator[None]:
         yield from super().learn(now)
         self._worth = [list(accumulate(worth, min)) for worth in self._worth]
-        self._lows = [[] for _ in self._worth]
 
 
 class Unseen(RecencyShadow):
@@ -72,9 +70,37 @@ class no_places(HitDensity):
 class no_tokens_lost(HitDensity):
     """A window or a state is worth the same however many tokens its loss costs."""
 
-    def _queue(self, value: Value) -> int:
-        queue = int(super()._queue(value))
-        return (queue & ~WEIGHT_MASK) + min(queue & WEIGHT_MASK, WHOLE)
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        self._worth = OneToken(view, self._worth)
+
+
+class OneToken(Worth):
+    """The loss of a value costs one token."""
+
+    def __init__(self, view: TreeView, of: Worth) -> None:
+        super().__init__(view, of._is_path, of._window)
+
+    def _tokens(self, value: Value) -> float:
+        return COPIED if value.copied else 1.0
+
+
+class Alone(OneToken):
+    """The other tier has nothing."""
+
+    def _tokens(self, value: Value) -> float:
+        tokens = Worth._tokens(self, value)
+        return tokens / COPIED if value.copied else tokens
+
+
+class AllLast(OneToken):
+    """Each window and state is its session's last one."""
+
+    def _tokens(self, value: Value) -> float:
+        return Worth._tokens(self, value)
+
+    def _share(self, value: Value, turn: Turn) -> float:
+        return super()._share(value, turn) if self._is_path[value.component] else self._resumed[0]
 
 
 class Shared(Reach):
@@ -89,23 +115,23 @@ class no_reach(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._reach = Shared()
+        self._worth.reach = Shared()
 
 
 class no_copies(HitDensity):
     """A value is worth the same with and without a copy on the other tier."""
 
-    def _queue(self, value: Value) -> int:
-        queue = int(super()._queue(value))
-        return queue + COPIED_OFF if value.copied and value.touched else queue
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        self._worth = Alone(view, self._worth)
 
 
 class no_earlier(HitDensity):
     """A window or a state that its session has a later one of is worth what the later one would be."""
 
-    def _queue(self, value: Value) -> int:
-        queue = int(super()._queue(value))
-        return queue - ((EARLIER - SESSION) << KIND_SHIFT) if queue >> KIND_SHIFT == EARLIER else queue
+    def __init__(self, view: TreeView) -> None:
+        super().__init__(view)
+        self._worth = AllLast(view, self._worth)
 
 
 class no_counts(HitDensity):
@@ -122,14 +148,14 @@ class no_shadow(HitDensity):
 
     def __init__(self, view: TreeView) -> None:
         super().__init__(view)
-        self._shadow = Unseen(view.settings, [self._window[i] for i in self._gates])
+        self._shadow = Unseen(view.settings, [self._worth._window[i] for i in self._gates])
 
 
-class no_settling(HitDensity):
-    """A victim goes by the rank that it was placed with."""
+class no_look_at_earlier(HitDensity):
+    """The windows and states before a session's last ones are found by the hand alone."""
 
-    def next_victim(self, order: Order, first: Value) -> Value:
-        return self._queues_of(first).least(order) or first
+    def _look_at_earlier(self, node: Node, length: int) -> None:
+        pass
 
 
 class no_rise(HitDensity):

@@ -154,7 +154,7 @@ def it_tells_of_itself_without_failing(factory: PolicyFactory) -> None:
         likely = pool.likely_victim()
         expect(likely is None or likely.is_placed, f"likely_victim returned {likely!r}, which cannot go")
         for value in [value for value in values(letters.tree, i) if value.is_placed]:
-            said = state.policy.explain(value.rank, value.second_rank, state.clock)
+            said = state.policy.explain(state.policy.reason(value), state.clock)
             expect(bool(said), f"explain returned {said!r} for the rank {_shown((value.rank, value.second_rank))}")
             pool.standing(value)  # a failure is counted
     expect_no_failures(letters.tree)

@@ -17,6 +17,7 @@ from unified_tree.lookup.matching import once_boundary_from
 from unified_tree.misses.causes import eviction_at
 from unified_tree.nodes.line import Eviction
 from unified_tree.nodes.node import Value
+from unified_tree.nodes.order import SPARE
 from unified_tree.state.resumability import covered_pages, run_holder
 from unified_tree.state.splitting import split
 from unified_tree.terms.errors import ConfigurationError
@@ -226,7 +227,10 @@ def _book_victim(
             eviction = None
         if eviction is None or eviction.urgency < victim.urgency:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
-            eviction = Eviction(i, tier, state.read_clock(), ghosts.beneficiary, evicted_pages, victim, state.clock)
+            why = state.policy.reason(victim) if victim.urgency > SPARE else None
+            eviction = Eviction(
+                i, tier, state.read_clock(), ghosts.beneficiary, evicted_pages, victim.urgency, why, state.clock
+            )
             if share is not None:
                 eviction.share = (share.name, share.used, share.units)
             pool.last_eviction = eviction

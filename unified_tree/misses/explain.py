@@ -188,7 +188,8 @@ def _why(state: TreeState, component: int, ranked: Eviction | Value, clock: int)
         return f"{whose}{demoted}, or {ended}"
     if ranked.urgency == KEPT:
         return f"{whose}a hint keeps it, and nothing else was left to evict"
-    return whose + printable(state.policy.explain(ranked.rank, ranked.second_rank, clock), LONGEST_REASON)
+    reason = state.policy.reason(ranked) if isinstance(ranked, Value) else ranked.reason
+    return whose + printable(state.policy.explain(reason, clock), LONGEST_REASON)
 
 
 def _whose(state: TreeState, component: int, ranked: Eviction | Value) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
-    from unified_tree.nodes.order import Ranked
     from unified_tree.terms.tier import Tier
 
 MAX_NOTES: Final = 16
@@ -255,7 +254,7 @@ class Eviction:
         at_s: when, on the tree's clock.
         beneficiary: the namespace for which room was made; None if nobody said.
         evicted_pages: how many pages had left that pool before.
-        urgency, rank, second_rank: where the first victim stood in the pool's order; see `Place`.
+        urgency: the class of the first victim; see `Place`. reason: of its policy, by which it explains the choice.
         clock: the tree's logical clock then.
         share: with tenants the name of the victims' group, how much it held before, and its share, in units of the room; else
             None.
@@ -267,8 +266,7 @@ class Eviction:
         "clock",
         "component",
         "evicted_pages",
-        "rank",
-        "second_rank",
+        "reason",
         "share",
         "tier",
         "urgency",
@@ -281,7 +279,8 @@ class Eviction:
         at_s: float,
         beneficiary: str | None,
         evicted_pages: int,
-        victim: Ranked,
+        urgency: int,
+        reason: object,
         clock: int,
     ) -> None:
         self.component = component
@@ -289,9 +288,8 @@ class Eviction:
         self.at_s = at_s
         self.beneficiary = beneficiary
         self.evicted_pages = evicted_pages
-        self.urgency = victim.urgency
-        self.rank = victim.rank
-        self.second_rank = victim.second_rank
+        self.urgency = urgency
+        self.reason = reason
         self.clock = clock
         self.share: tuple[str, int, int] | None = None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 if TYPE_CHECKING:
     from unified_tree.nodes.node import Node, Value
@@ -85,11 +85,20 @@ class EvictionPolicy(ABC):
         """How an evictable value compares now with those of other pools that share a budget; the smallest goes first."""
         return value.rank, value.second_rank
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
-        """Why a value of this rank stood where it did when the tree's clock showed `now`, in words for people, with the rule
-        behind a semicolon: `unused for 22 ticks; the least recently used goes first`.
+    def reason(self, value: Value) -> object:
+        """What `explain` needs to know of an evictable value; by default its `rank` and `second_rank`. The tree keeps it of
+        victims, so return something small that refers to no value and no node.
         """
-        return f"ranked {rank:g}; the smallest rank goes first"
+        return value.rank, value.second_rank
+
+    def explain(self, reason: Any, now: int) -> str:  # noqa: ARG002
+        """Why a value stood where it did when the tree's clock showed `now`, in words for people, with the rule behind a
+        semicolon: `unused for 22 ticks; the least recently used goes first`.
+
+        Args:
+            reason: the result of `reason` at that time.
+        """
+        return f"ranked {reason[0]:g}; the smallest rank goes first"
 
     def figures(self) -> Mapping[str, float]:
         """Numbers by which the policy shows what it does now, by names in snake case, for `stats()` and metrics; none by

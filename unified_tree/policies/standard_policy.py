@@ -58,8 +58,17 @@ class Standard:
         """The first of the order."""
         return first
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
-        """By its last use."""
+    def reason(self, value: Value) -> object:
+        """Its rank."""
+        return (value.rank, value.second_rank)
+
+    def explain(self, reason: object, now: int) -> str:
+        """In the words of `in_words`."""
+        assert isinstance(reason, tuple)
+        return self.in_words(reason[0], reason[1], now)
+
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+        """Why a value of some rank stood where it did; by its last use."""
         return f"{last_used(rank, now)}; the least recently used goes first"
 
     def figures(self) -> Mapping[str, float]:

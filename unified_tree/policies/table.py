@@ -36,7 +36,7 @@ class Lfu(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.hits), float(value.touched))
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:
         return f"{_hits(rank)}, {last_used(second_rank, now)}; the fewest hits go first"
 
 
@@ -48,7 +48,7 @@ class Fifo(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.created), 0.0)
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
         return f"made {now - rank:,.0f} ticks ago; the oldest goes first"
 
 
@@ -60,7 +60,7 @@ class Filo(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (-float(value.created), 0.0)
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
         return f"made {now + rank:,.0f} ticks ago; the newest goes first"
 
 
@@ -70,7 +70,7 @@ class Slru(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (1.0 if value.hits else 0.0, float(value.touched))
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:
         was_hit = "hit before" if rank else "never hit"
         return f"{was_hit}, {last_used(second_rank, now)}; what was never hit goes first, then the least recently used"
 
@@ -81,7 +81,7 @@ class Priority(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (float(value.priority), float(value.touched))
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:
         return f"priority {rank:g}, {last_used(second_rank, now)}; the lowest priority goes first"
 
 
@@ -91,7 +91,7 @@ class Mru(Standard):
     def rank(self, value: Value) -> tuple[float, float]:
         return (-float(value.touched), 0.0)
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:  # noqa: ARG002
         return f"{last_used(-rank, now)}; the most recently used goes first"
 
 
@@ -131,7 +131,7 @@ class CostAware(Standard):
         pool = self._pool_of(value.component, value.tier)
         self._inflation[pool] = max(self._inflation[pool], value.score)
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
+    def in_words(self, rank: float, second_rank: float, now: int) -> str:
         return f"score {rank:.4g} for what it costs to bring back, {last_used(second_rank, now)}; the smallest score goes first"
 
 
@@ -164,7 +164,7 @@ class Guarded(Standard):
         self.follows_texts = bool(getattr(policy, "follows_texts", False))
         self.weighs_copies = bool(getattr(policy, "weighs_copies", False))
         self._events: dict[str, Any] = {}
-        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "explain", "figures"):
+        for name in (*EVENTS, "next_victim", "likely_victim", "standing", "reason", "explain", "figures"):
             if overrides(policy, name):
                 self._events[name] = getattr(policy, name)
         self.chooses = "next_victim" in self._events
@@ -239,13 +239,16 @@ class Guarded(Standard):
             self._failed(f"{said!r} cannot be the likely victim")
         return None
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
-        said: object = self._tell("explain", rank, second_rank, now)
+    def reason(self, value: Value) -> object:
+        return (value.rank, value.second_rank) if "reason" not in self._events else self._tell("reason", value)
+
+    def explain(self, reason: object, now: int) -> str:
+        said: object = self._tell("explain", reason, now)
         if isinstance(said, str):
             return said
         if said is not None:
             self._failed(f"explain {said!r} is no text")
-        return f"ranked {rank:g} by {type(self.policy).__name__}; the smallest rank goes first"
+        return f"ranked by {type(self.policy).__name__}; the smallest rank goes first"
 
     def figures(self) -> dict[str, float]:
         event = self._events.get("figures")

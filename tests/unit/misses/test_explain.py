@@ -92,7 +92,7 @@ def test_an_optional_component_loses_nothing() -> None:
 
 
 def test_explain_leaves_what_the_default_policy_evicts_as_it_was() -> None:
-    """It asked the policy for its next victim, which notes what it finds, so a rank that explained evicted other values."""
+    """It asked the policy for its next victim, which notes what it finds, so a rank that explained evicted others."""
     groves = [Grove([FULL, MAMBA], policy="density") for _ in range(2)]
     texts = ["".join(letters) for letters in product("abc", "defg", "hijk", "lmno")]
     victims: list[list[object]] = [[], []]
@@ -104,5 +104,5 @@ def test_explain_leaves_what_the_default_policy_evicts_as_it_was() -> None:
             seen.append(grove.evict(2, "mamba"))
             policy = grove.tree.state.policy
             assert isinstance(policy, HitDensity)
-            seen.append([queues._turn for _, queues in sorted(policy._queues.items())])
+            seen.append([found._hand_rank for _, found in sorted(policy._candidates.items())])
     assert victims[0] == victims[1]

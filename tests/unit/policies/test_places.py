@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from unified_tree.policies.density.turns import Place, Places, octave_of_uses, rate_of_place
+from unified_tree.policies.density.turns import Place, Places, rate_of_place
 
 USUAL = 100.0
 
@@ -37,7 +37,10 @@ def test_a_place_knows_its_uses() -> None:
 
 
 def rate(places: Places, uses: int) -> float:
-    return places.rate(octave_of_uses(uses), 10.0, 20.0, USUAL)
+    place = Place(0)
+    for now in range(0, 10 * uses, 10):
+        place.used(now)
+    return places.rate(place, 20.0, USUAL)
 
 
 def test_a_place_that_was_used_once_is_worth_as_much_as_such_places_are_used_again() -> None:

@@ -179,7 +179,7 @@ def test_states_that_leave_the_host_with_their_texts_are_not_lost_for_want_of_ro
     policy = server.policy
     shadow, component = policy._shadow, policy._gates[0]
     least_here, least = states, states
-    for prompt in Texts(3).traffic(600, changes=True):
+    for prompt in Texts(1).traffic(600, changes=True):
         hit_together(server, [prompt], 1, 8)
         if policy._host_room[component] == states:
             least_here = min(least_here, policy._view.held_pages(component, Tier.HOST))

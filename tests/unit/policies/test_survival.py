@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_tree.policies.density.survival import AGE_BOUNDS, AGE_WIDTHS, AGES, FEW_ANSWERS, LOWS, Survival, gittins, lows_of
+from unified_tree.policies.density.survival import AGE_BOUNDS, AGE_WIDTHS, AGES, FEW_ANSWERS, Survival, gittins
 from unified_tree.policies.density.turns import Turn
 
 Waits = list[tuple[int | None, int]]
@@ -53,12 +53,12 @@ def group_of(survival: Survival, length: int) -> int:
     return int(survival.group(Turn(0, 0, length, None)))
 
 
-def known(survival: Survival) -> tuple[list[float], list[list[float]], list[list[int]], list[int]]:
+def known(survival: Survival) -> tuple[list[float], list[list[float]], list[int]]:
     """All that it says."""
     groups = range(len(survival.shares))
     worth = [[survival.worth(group, int(age)) for age in AGE_BOUNDS] for group in groups]
     lengths = [group_of(survival, 1 << i) for i in range(24)]
-    return survival.shares, worth, [survival.lows(group) for group in groups], lengths
+    return survival.shares, worth, lengths
 
 
 waits = st.lists(st.tuples(st.none() | st.integers(0, 5_000), st.integers(1, 1 << 20)), min_size=1, max_size=300)
@@ -67,11 +67,10 @@ waits = st.lists(st.tuples(st.none() | st.integers(0, 5_000), st.integers(1, 1 <
 @given(waits, st.integers(0, 10_000))
 def test_shares_are_shares_and_worths_are_rates(turns: Waits, later: int) -> None:
     """A turn is answered once at most: in a tick by chance at most, and of a hundred never by more than all."""
-    shares, worths, lows, _ = known(learned(turns, len(turns) + later))
+    shares, worths, _ = known(learned(turns, len(turns) + later))
     assert shares and all(0 <= share <= 1 for share in shares)
     for worth in worths:
         assert all(0 < each < 2 for each in worth)
-    assert all(len(ages) <= LOWS for ages in lows)
 
 
 @given(waits)
@@ -97,7 +96,6 @@ def test_rates_that_only_fall_are_worth_ever_less(chances: list[float]) -> None:
     hazard = [rate * width / (1 + rate * width / 2) for rate, width in zip(rates, AGE_WIDTHS.tolist(), strict=True)]
     worth = gittins(np.array([hazard]))[0].tolist()
     assert worth == pytest.approx(rates, rel=1e-4)
-    assert lows_of(worth) == []
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -137,21 +135,13 @@ def test_the_longer_it_has_waited_the_longer_it_waits() -> None:
         assert survival.worth(0, age) == pytest.approx(1 / (age + 20), rel=0.35)
 
 
-def test_before_a_peak_there_is_a_low() -> None:
+def test_between_two_peaks_a_turn_is_worth_less() -> None:
     """Half of the answers come at once, and half after a hundred ticks."""
     draw = Random(4)
     survival = learned([(draw.choice([draw.randrange(2), draw.randrange(95, 105)]), 100) for _ in range(2_000)])
-    [low, *_] = survival.lows(0)
-    assert 2 <= low < 60
+    low = min(range(2, 60), key=lambda age: survival.worth(0, age))
     assert survival.worth(0, low) < 0.7 * min(survival.worth(0, 0), survival.worth(0, 90))
-    assert survival.worth(0, 200) < 0.5 * survival.worth(0, low)
-
-
-def test_lows_are_the_least_ages_between_two_that_are_worth_more() -> None:
-    level = [4.0] * (AGES - 5)
-    assert lows_of([5.0, 3.9, 2.0, 6.0, 6.0, *level]) == [int(AGE_BOUNDS[2])]
-    assert lows_of([5.0, 3.9, 3.6, 6.0, 6.0, *level]) == [], "little less than before"
-    assert lows_of([float(AGES - i) for i in range(AGES)]) == lows_of([float(i) for i in range(AGES)]) == []
+    assert survival.worth(0, 300) < 0.5 * survival.worth(0, low)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -199,7 +189,7 @@ def test_of_few_answers_no_groups_are_made(answers: int) -> None:
 
 def test_before_anybody_came_back_the_old_are_worth_less() -> None:
     survival = learned([(None, 100)] * 200, 300)
-    worth = [survival.worth(0, int(age)) for age in AGE_BOUNDS if age > 300]
+    worth = [survival.worth(0, int(age)) for age in AGE_BOUNDS[:-1] if age > 300]
     assert all(later < earlier for earlier, later in pairwise(worth))
 
 
@@ -248,10 +238,3 @@ def test_a_turn_that_has_changed_is_judged_anew() -> None:
     before = survival.group(turn)
     turn.went_on(10_000, 5)
     assert survival.group(turn) == group_of(survival, 10_000) < before
-
-
-def test_between_two_ages_worth_lies_between_theirs() -> None:
-    draw = np.random.default_rng(9)
-    survival = learned([(int(wait), 100) for wait in draw.geometric(0.01, 2_000)])
-    worth = [survival.worth(0, age) for age in range(1_000)]
-    assert all(later <= earlier * 1.2 and earlier <= later * 1.2 for earlier, later in pairwise(worth))

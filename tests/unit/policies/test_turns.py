@@ -13,8 +13,8 @@ from unified_tree.policies.density.turns import (
     BIN_BITS,
     BINS,
     FEATURES,
+    LEAST_SHARE,
     MEAN_GAPS,
-    MOST_OFF,
     Reach,
     Turn,
     latest,
@@ -218,21 +218,21 @@ def after(shared: list[int], added: int = 80) -> tuple[Reach, Turn]:
 
 def test_what_the_next_request_shares_whole_is_worth_as_much_as_its_session() -> None:
     reach, turn = after([80] * 50)
-    assert {reach.off(turn, start, turn.end) for start in range(turn.end)} == {0}
+    assert [reach.share(turn, start, turn.end) for start in range(turn.end)] == pytest.approx([1.0] * turn.end, rel=0.05)
 
 
 def test_what_is_never_shared_is_worth_little_and_what_was_shared_before_no_less() -> None:
     reach, turn = after([80] + [0] * 200)
-    assert {reach.off(turn, 0, at) for at in range(1, turn.begin + 1)} == {0}
-    assert all(10 <= reach.off(turn, turn.begin, at) <= MOST_OFF for at in range(turn.begin + 1, turn.end + 1))
+    assert {reach.share(turn, 0, at) for at in range(1, turn.begin + 1)} == {1.0}
+    assert all(LEAST_SHARE <= reach.share(turn, turn.begin, at) < 0.03 for at in range(turn.begin + 1, turn.end + 1))
 
 
 def test_where_the_end_is_dropped_the_first_part_is_worth_more() -> None:
     reach, turn = after([60] * 100)
-    offs = [reach.off(turn, turn.begin + at - 1, turn.begin + at) for at in range(1, 81)]
-    assert offs == sorted(offs)
-    assert set(offs[:60]) == {0}
-    assert min(offs[60:]) > 6
+    shares = [reach.share(turn, turn.begin + at - 1, turn.begin + at) for at in range(1, 81)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[:60] == pytest.approx([1.0] * 60, rel=0.05)
+    assert max(shares[60:]) < 0.1
 
 
 def test_a_question_behind_a_document_takes_little_off_both_together() -> None:
@@ -242,6 +242,6 @@ def test_a_question_behind_a_document_takes_little_off_both_together() -> None:
     turn.went_on(10_100, 1_000)
     turn = Turn(1_001, 0, 10_000, turn)
     turn.went_on(10_100, 1_001)
-    assert reach.off(turn, 0, turn.end) == 0
-    assert reach.off(turn, turn.begin - 100, turn.end) == 2, "a half"
-    assert 10 <= reach.off(turn, turn.begin, turn.end) <= MOST_OFF
+    assert reach.share(turn, 0, turn.end) > 0.98
+    assert reach.share(turn, turn.begin - 100, turn.end) == pytest.approx(0.5, rel=0.05)
+    assert LEAST_SHARE <= reach.share(turn, turn.begin, turn.end) < 0.03

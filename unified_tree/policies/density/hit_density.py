@@ -16,34 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
-
 from unified_tree.nodes.node import Value, group_of
 from unified_tree.nodes.order import SPARE, URGENCIES
-from unified_tree.policies.density.queues import (
-    COPIED_OFF,
-    EARLIER,
-    PLACE,
-    SESSION,
-    UNTOLD,
-    UNUSED,
-    WEIGHT_MASK,
-    WHOLE,
-    Queues,
-    Worth,
-    place_class,
-    queue_of,
-)
+from unified_tree.policies.density.candidates import Candidates
 from unified_tree.policies.density.recency_shadow import RecencyShadow, Request, Ring
-from unified_tree.policies.density.turns import (
-    Place,
-    Reach,
-    Session,
-    Turn,
-    half_octaves,
-    latest,
-    session_of,
-)
+from unified_tree.policies.density.turns import Place, Session, Turn, latest, session_of
+from unified_tree.policies.density.worth import Reason, Worth
 from unified_tree.policies.standard_policy import Standard, last_used
 from unified_tree.terms.tier import Tier
 
@@ -60,10 +38,8 @@ FIRST_LEARNED: Final = 64
 EARLY_SLICES: Final = 4
 """A turn takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
 LEARNED: Final = object()
-SETTLED_ANEW: Final = 4
-"""So often a victim's rank is settled anew before it goes, since what its loss costs grows as others go."""
-KNOWN_SWITCHES: Final = 64
-"""`explain` knows when the last so many changes between recency and the learned order were."""
+STEPS_UP: Final = 16
+"""So many nodes above a new boundary the one before it is looked for."""
 
 
 class HitDensity(Standard):
@@ -81,17 +57,15 @@ class HitDensity(Standard):
         self._is_path = [each.coverage.is_path for each in components]
         self._gates = [i for i, each in enumerate(components) if not each.coverage.is_path and each.required]
         self._is_state = [not each.coverage.is_path and each.coverage.window_tokens is None for each in components]
-        self._window = [each.coverage.window_tokens or 1 for each in components]  # 1 for a state
         size = view.page_size
         windows = [1 if self._is_state[i] else components[i].coverage.boundary_pages(size) * size for i in self._gates]
         self._shadow = RecencyShadow(settings, windows)
         self._learning: Iterator[None] | None = None
-        self._worth = Worth(view, 2 * len(components))
-        self._switches: list[int] = []  # ticks at which `Worth.by_recency` last changed
+        self._worth = Worth(view, self._is_path, [each.coverage.window_tokens or 1 for each in components])
+        self._by_recency = True
         self._switch_count = 0
         self._inflation = [0.0] * (2 * len(components))  # the score of the last spare victim, at most
-        self._queues: dict[int, Queues] = {}  # by group of namespaces, pool and urgency
-        self._reach = Reach()
+        self._candidates: dict[int, Candidates] = {}  # by group of namespaces, pool and urgency
         self._has_budget = False  # that all pools share
         self._host_room = [0] * len(components)  # of a kind, once it was full; of a budget, at 0
         self._rings: list[Ring | None] = [None] * len(components)  # of what a boundary needs, in the shadow
@@ -99,52 +73,19 @@ class HitDensity(Standard):
     # -- ranking
 
     def rank(self, value: Value) -> tuple[float, float]:
-        """Its queue, and since when it waits there; by recency where nothing needs it, and as `cost` does where only a branch
-        would. Cost: O(1), and O(nodes up to the boundary before) for a window or a state.
-        """
-        if value.stranded:
-            return (0.0, float(value.touched))
-        if value.spare:
+        """By its last use; where only a branch would need it, as `cost` does."""
+        if value.spare and not value.stranded:
             return (value.score, float(value.touched))
-        return (float(self._queue(value)), float(value.touched))
-
-    def _queue(self, value: Value) -> i64:
-        if not value.touched:
-            return UNUSED
-        i = value.component
-        weight: i64 = WHOLE - COPIED_OFF if value.copied else WHOLE
-        if not self._is_path[i]:
-            lost = self._view.tokens_lost(value) / self._window[i]
-            weight = min(WEIGHT_MASK, weight + half_octaves(max(1.0, lost)))
-        line = value.node.line
-        turn = None if line is None else latest(line)
-        if line is None or turn is None:
-            return queue_of(UNTOLD, 0, weight)
-        kind, off = SESSION, i64(0)
-        if self._is_path[i]:
-            parent = value.node.parent
-            off = self._reach.off(turn, 0 if parent is None else parent.end, value.node.end)
-        elif value.node.end + self._window[i] <= turn.saved_to:
-            kind = EARLIER
-        queue = queue_of(kind, self._worth.turns.group(turn), weight - off)
-        places = session_of(line).places
-        place = None if places is None else places.get(value.node.end)
-        if place is None:
-            return queue
-        other = queue_of(PLACE, place_class(place), weight)
-        return self._worth.better(self._pool_of(value), queue, other, value.touched)
+        return (float(value.touched), 0.0)
 
     def standing(self, value: Value) -> tuple[float, float]:
-        """By what a block promises; by recency where that decides; as in its pool for what no boundary needs."""
-        if value.urgency <= SPARE:
+        """By what a block promises; as in its pool where recency decides, and for what no boundary needs."""
+        if self._by_recency or value.urgency <= SPARE:
             return (value.rank, value.second_rank)
-        if self._worth.by_recency:
-            return (float(value.touched), 0.0)
         room = max(1, self._view.page_blocks(value.component, value.tier))
         if self._is_state[value.component]:
             room *= self._view.page_size
-        worth = self._worth.of(self._pool_of(value), i64(value.rank), i64(value.second_rank))
-        return (worth / room, value.second_rank)
+        return (self._worth.of(value) / room, value.rank)
 
     def touched(self, value: Value) -> None:
         if value.spare and value.touched == value.created:  # GreedyDual-Size; one that is resumed from is spare no longer
@@ -157,28 +98,27 @@ class HitDensity(Standard):
                 self._shadow.unsaved(line, value.node.end)
         if value.tier is Tier.HOST and value.created == self._view.now:  # a copy has come, for which others went
             self._cut_shadow(value, goes=False)
-        if value.urgency > SPARE:
-            self._queues_of(value).entered(i64(value.rank), i64(value.second_rank), value.depth)
+        if value.urgency > SPARE and not self._by_recency:
+            self._candidates_of(value).look_at(value)
 
     def next_victim(self, order: Order, first: Value) -> Value:
-        queues = self._queues_of(first)
-        found = queues.least(order)
-        for _ in range(SETTLED_ANEW):
-            if found is None or self._is_path[found.component] or self._queue(found) == i64(found.rank):
-                break
-            self._view.reorder(found)
-            found = queues.least(order)
-        return first if found is None else found
+        return first if self._by_recency else self._candidates_of(first).least(order, first)
 
     def likely_victim(self, order: Order, first: Value) -> Value | None:
-        return self._queues_of(first).likely(order)
+        return first if self._by_recency else self._candidates_of(first).copy().least(order, first)
 
-    def explain(self, rank: float, second_rank: float, now: int) -> str:
-        queue, used = int(rank), last_used(second_rank, now)
-        said, lost = self._worth.words(queue)
-        if queue == UNUSED or not self._was_by_recency(now):
+    def reason(self, value: Value) -> object:
+        reason = self._worth.reason(value)
+        reason.by_recency, reason.is_learned = self._by_recency, self._worth.turns.is_ready
+        return reason
+
+    def explain(self, reason: object, now: int) -> str:
+        assert isinstance(reason, Reason)
+        said, lost = reason.words()
+        used = last_used(reason.used, now)
+        if not reason.by_recency or not reason.used:
             return f"{said}, {used}{lost}"
-        if len(self._switches) < KNOWN_SWITCHES and not any(at <= now for at in self._switches):
+        if not reason.is_learned:
             return f"{used}, ranked as by lru until {FIRST_LEARNED} turns are known; the least recently used goes first"
         return f"{used}, ranked as by lru, which would have hit more lately; the learned order says: {said}{lost}"
 
@@ -187,28 +127,25 @@ class HitDensity(Standard):
         many more than with `lru` were hit, and how many there were.
         """
         return {
-            "evicts_as_lru": float(self._worth.by_recency),
+            "evicts_as_lru": float(self._by_recency),
             "order_changes": float(self._switch_count),
             "turns": float(self._worth.turns.count),
             "lead_tokens": self._shadow.lead,
             "recent_tokens": self._shadow.came,
         }
 
-    def _pool_of(self, value: Value) -> int:
-        return value.component + (len(self._is_path) if value.tier is Tier.HOST else 0)
-
     def _spare_pool(self, value: Value) -> int:
         """Where the inflation of its spare values is kept; pools that share a budget have that of the first."""
-        return self._pool_of(value) - (value.component if self._has_budget else 0)
+        return self._worth.pool_of(value) - (value.component if self._has_budget else 0)
 
-    def _queues_of(self, value: Value) -> Queues:
-        pool, root = self._pool_of(value), value.node.root
+    def _candidates_of(self, value: Value) -> Candidates:
+        root = value.node.root
         group = 0 if root is None else root.group if root.owner_groups is None else group_of(value.node)
-        place = (group * len(self._inflation) + pool) * URGENCIES + value.urgency
-        queues = self._queues.get(place)
-        if queues is None:
-            queues = self._queues[place] = Queues(self._worth, pool, value.urgency)
-        return queues
+        place = (group * len(self._inflation) + self._worth.pool_of(value)) * URGENCIES + value.urgency
+        candidates = self._candidates.get(place)
+        if candidates is None:
+            candidates = self._candidates[place] = Candidates(self._worth, value.urgency)
+        return candidates
 
     # -- what happens
 
@@ -217,7 +154,7 @@ class HitDensity(Standard):
             spare_pool = self._spare_pool(value)
             self._inflation[spare_pool] = max(self._inflation[spare_pool], value.score)
         if value.urgency > SPARE and value.touched:
-            self._worth.note_age(self._pool_of(value), value.touched)
+            self._worth.note_age(value)
         if value.tier is Tier.HOST:
             at = 0 if self._has_budget else value.component
             self._host_room[at] = max(self._host_room[at], self._held(value.component)[1])
@@ -269,22 +206,15 @@ class HitDensity(Standard):
         return request
 
     def _note_mode(self) -> None:
-        worth = self._worth
-        by_recency = self._shadow.is_ahead or not worth.turns.is_ready
-        if worth.by_recency != by_recency:
-            worth.by_recency = by_recency
-            worth.revision += 1
-            self._switches = [*self._switches[1 - KNOWN_SWITCHES :], self._view.now]
+        by_recency = self._shadow.is_ahead or not self._worth.turns.is_ready
+        if self._by_recency != by_recency:
+            self._by_recency = by_recency
+            self._worth.revision += 1
             self._switch_count += 1
             import logging  # takes longer to import than this package
 
             order = "lru" if by_recency else "the learned order"
             logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self._view.now)
-
-    def _was_by_recency(self, now: int) -> bool:
-        """Whether recency decided at some tick. Cost: O(KNOWN_SWITCHES)."""
-        later = sum(1 for at in self._switches if at > now)
-        return self._worth.by_recency == (later % 2 == 0)
 
     def withdrew(self, arrival: object) -> None:
         if isinstance(arrival, Request) and arrival.place is not None:
@@ -327,12 +257,29 @@ class HitDensity(Standard):
             return
         self._shadow.saved(arrival if isinstance(arrival, Request) else None, line, node.end, resumed)
         turn = latest(line)
-        if turn is not None:
-            turn.saved_to = max(turn.saved_to, node.end)
+        if turn is not None and turn.saved_to < resumed:
+            before, turn.saved_to = turn.saved_to, resumed
+            self._look_at_earlier(node, before)
+
+    def _look_at_earlier(self, node: Node, length: int) -> None:
+        """The windows and states at a length above a node are not their session's last ones any more.
+
+        Cost: O(STEPS_UP), and that of their worth.
+        """
+        above = node.parent
+        for _ in range(STEPS_UP):
+            if above is None or above.end <= length:
+                break
+            above = above.parent
+        if above is None or above.end != length or self._by_recency:
+            return
+        for value in above.device:
+            if value is not None and value.is_placed and value.urgency > SPARE and not self._is_path[value.component]:
+                self._candidates_of(value).look_at(value)
 
     def _go_on(self, before: Turn, length: int) -> Turn:
         """A request goes on from a session's last turn, at some length."""
-        self._reach.note(before)
+        self._worth.reach.note(before)
         turn = before.by = Turn(self._view.now, before.start, length, before)
         if before.saved_to:
             self._worth.note_resumed(is_last=length >= before.saved_to)

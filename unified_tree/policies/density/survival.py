@@ -32,13 +32,13 @@ Figures: TypeAlias = "NDArray[np.float64]"
 Numbers: TypeAlias = "NDArray[np.int64]"
 Flags: TypeAlias = "NDArray[np.bool_]"
 
-AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(66) / 3)))
+TABLED: Final = 4096
+_FIRST: Final = np.unique(np.rint(2.0 ** (np.arange(37) / 3)))
+AGE_BOUNDS: Final = np.concatenate([_FIRST, *(8.0**i * _FIRST[-9:] for i in range(1, 5))])[: len(_FIRST) + 29]
 """The ages of a bin are from its bound on; three bins an octave."""
 AGE_WIDTHS: Final = np.diff(AGE_BOUNDS)
 AGES: Final = len(AGE_WIDTHS)
-AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
-FIRST_BINS: Final[list[int]] = np.searchsorted(AGE_BOUNDS, 2.0 ** np.arange(-1, 63), "right").clip(1, AGES).tolist()
-"""By the bits of an age, the bin of the least such age, plus one."""
+BIN_OF: Final[list[int]] = (np.searchsorted(AGE_BOUNDS, np.arange(TABLED), "right") - 1).clip(0).tolist()
 FEW_ANSWERS: Final = 8
 GROUPS: Final = 12
 TURNS_A_GROUP: Final = 64
@@ -53,9 +53,6 @@ FORETELLS: Final = 0.01
 """Groups are used if they raise the mean log-likelihood of answers by more than this, and than two standard errors."""
 GOLDEN: Final = (5.0**0.5 - 1.0) / 2.0
 """Multiples of it fall on either side of a half in no period, so traffic that alternates does not fall into two halves."""
-DEEP: Final = 0.7
-"""An age is a low if what is worth most before it and after it is worth so much more."""
-LOWS: Final = 3
 BIN_MASK: Final = (1 << BIN_BITS) - 1
 
 
@@ -65,19 +62,11 @@ def bin_of(age: i64) -> i64:
     >>> [bin_of(age) for age in (0, 1, 2, 3, 4, 5, 10**6)]
     [0, 0, 1, 2, 3, 4, 56]
     """
-    bits: i64 = 0
-    left = age
-    while left >= 256:
-        left >>= 8
-        bits += 8
-    while left > 0:
-        left >>= 1
-        bits += 1
-    at: i64 = i64(FIRST_BINS[min(bits, len(FIRST_BINS) - 1)]) - 1
-    limit = float(age)
-    while at < AGES - 1 and AGE_LIMITS[at] <= limit:
-        at += 1
-    return at
+    behind: i64 = 0
+    while age >= TABLED:
+        age >>= 3
+        behind += 9
+    return i64(BIN_OF[age]) + behind
 
 
 class Survival:
@@ -98,8 +87,6 @@ class Survival:
         self._weights: list[list[float]] = []
         self._cuts: list[float] = []
         self._worth: list[list[float]] = []
-        self._lows: list[list[int]] = []
-        self._falls: list[bool] = []
         self.shares: list[float] = []
 
     @property
@@ -132,20 +119,7 @@ class Survival:
         """The worth of a turn's text at an age, in answers a tick; a number behind the last group's counts as that group.
         Cost: O(bits of the age).
         """
-        worth = self._worth[min(group, len(self._worth) - 1)]
-        at = bin_of(age)
-        if at >= AGES - 1:
-            return worth[AGES - 1] * AGE_LIMITS[AGES - 2] / max(float(age), AGE_LIMITS[AGES - 2])
-        begin = AGE_LIMITS[at - 1] if at else 0.0
-        return worth[at] + (worth[at + 1] - worth[at]) * (float(age) - begin) / (AGE_LIMITS[at] - begin)
-
-    def lows(self, group: i64) -> list[int]:
-        """The ages at which that is much less than before and after, at most LOWS."""
-        return self._lows[min(group, len(self._lows) - 1)]
-
-    def falls(self, group: i64) -> bool:
-        """Whether it is never worth more for waiting longer."""
-        return self._falls[min(group, len(self._falls) - 1)]
+        return self._worth[min(group, len(self._worth) - 1)][min(AGES - 1, bin_of(age))]
 
     def learn(self, now: int) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: a few passes over it, in
@@ -181,14 +155,9 @@ class Survival:
         share = shares[:, np.newaxis]
         due = share * np.diff(answered) / np.maximum(1.0 - share * answered[:-1], 1e-9)
         worths = gittins((came + EXPECTED_OF_GROUP * due) / (there + EXPECTED_OF_GROUP))
-        falls: list[bool] = np.all(np.diff(worths) <= 0, axis=1).tolist()
-        lows: list[list[int]] = []
-        for worth in worths.tolist():
-            yield
-            lows.append(lows_of(worth))
         self._weights, self._cuts = weights.tolist(), cuts.tolist()
         self.shares = shares.tolist()
-        self._worth, self._lows, self._falls = worths.tolist(), lows, falls
+        self._worth = worths.tolist()
         self._epoch += 1
 
 
@@ -266,18 +235,3 @@ def gittins(hazard: Figures) -> Figures:
     rate = np.divide(answers, time, out=np.zeros_like(time), where=time > 0)
     best: Figures = rate.max(2)[:, :AGES]
     return best
-
-
-def lows_of(worth: list[float]) -> list[int]:
-    """The ages at which it is least, and much less than at some age before and some after.
-
-    >>> worth = [8.0, 8.0, 1.0, 8.0, *[4.0] * (AGES - 4)]
-    >>> lows_of(worth) == [int(AGE_BOUNDS[2])]
-    True
-    """
-    found = [
-        (worth[i], i)
-        for i in range(1, AGES - 1)
-        if worth[i - 1] >= worth[i] <= worth[i + 1] and worth[i] < DEEP * min(max(worth[:i]), max(worth[i + 1 :]))
-    ]
-    return [int(AGE_BOUNDS[i]) for _, i in sorted(found)[:LOWS]]

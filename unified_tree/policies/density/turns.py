@@ -7,7 +7,6 @@ which outlives the nodes. So a session that comes back after its text was evicte
 
 from __future__ import annotations
 
-from math import log
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -33,10 +32,8 @@ LATELY: Final = 256
 """After about so many turns of a kind, what is known of them counts half."""
 USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
-MOST_OFF: Final = 12
-"""A text that is hardly ever shared is worth so many half octaves less, at most."""
-LEAST_SHARE: Final = 2.0 ** (-MOST_OFF / 2)
-HALF_OCTAVES: Final = 2.0 / log(2.0)
+LEAST_SHARE: Final = 1 / 64
+"""A text that is hardly ever shared is worth so much of its session, at least."""
 
 
 def octave(number: i64) -> i64:
@@ -51,15 +48,6 @@ def octave(number: i64) -> i64:
         number >>= 1
         found += 1
     return found
-
-
-def half_octaves(number: float) -> i64:
-    """The nearest power of the root of two, for a number of at least one.
-
-    >>> half_octaves(1.0), half_octaves(2.0), half_octaves(2.5), half_octaves(1024.0)
-    (0, 2, 3, 20)
-    """
-    return i64(HALF_OCTAVES * log(number) + 0.5)  # compiled, `log2` is a call of Python
 
 
 @mypyc_attr(acyclic=True)
@@ -229,13 +217,13 @@ class Reach:
             sharing += counts[i]
             shares[i - 1] = max(LEAST_SHARE, sharing / total)
 
-    def off(self, turn: Turn, start: i64, end: i64) -> i64:
-        """By how many half octaves the tokens of [start, end) are used more rarely in the mean than the session goes on.
+    def share(self, turn: Turn, start: i64, end: i64) -> float:
+        """How often the tokens of [start, end) are used in the mean, as a share of how often the session goes on.
         Cost: O(PARTS).
         """
         begin, size = i64(turn.begin), max(i64(1), i64(turn.end) - i64(turn.begin))
         if end <= begin:
-            return 0
+            return 1.0
         shared = float(max(i64(0), begin - start))
         shares = self._shares[turn.kind]
         for i in range(PARTS):
@@ -243,7 +231,7 @@ class Reach:
             overlap = min(end, last) - max(start, begin + size * i // PARTS)
             if overlap > 0:
                 shared += float(overlap) * shares[i]
-        return half_octaves(float(end - start) / shared)
+        return shared / float(end - start)
 
 
 def rate_of_place(uses: float, time: float, age: float, usual: float) -> float:
@@ -280,16 +268,16 @@ class Places:
             self._came[octave] /= 2
             self._again[octave] /= 2
 
-    def rate(self, octave: i64, gap: float, age: float, usual: float) -> float:
+    def rate(self, place: Place, age: float, usual: float) -> float:
         """The rate of a place that was not used for `age` ticks: `rate_of_place`, times the share of such places that are
         used again. Cost: O(1).
 
         Args:
-            octave: of its uses. gap: the mean ticks between two of them.
             usual: see `rate_of_place`.
         """
-        uses = 1.0 if octave <= 1 else 0.75 * 2.0**octave
-        return self._again[octave] / self._came[octave] * rate_of_place(uses, uses * gap, age, usual)
+        octave = octave_of_uses(place.uses)
+        time = place.uses * (place.last - place.first) / max(1, place.uses - 1)
+        return self._again[octave] / self._came[octave] * rate_of_place(place.uses, time, age, usual)
 
 
 @mypyc_attr(acyclic=True)
