@@ -1,15 +1,13 @@
-"""The default policy, `density`: what promises the fewest hits for its room and time goes first.
+"""The default policy, `density`: the value that promises the fewest hits for its room and time goes first.
 
-A value is worth the rate at which its session goes on (`Survival`), or its place is used (`Places`), whichever is more,
-times the tokens that its loss costs for each token or state that it takes: of a state or a window those back to the boundary
-before (`tokens_lost`), of a token of path itself, as far as the next request shares it (`Reach`). What only a branch would
-resume from goes before, as under `cost`.
+A value promises its `Worth`. The victim is the least of the `Candidates`. What only a branch would resume from goes before, as
+under `cost`.
 
 Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
 would hit more, they do so again.
 
-Values of one rate and about as many tokens lost wait in one queue (`Queues`), by when they were used last; the number of the
-queue is the value's rank. Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike.
+The tree's order is that of last uses, as under `lru`. Time is counted in ticks of the tree's clock, so every rank of a
+deployment decides alike.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class Survival:
         size: how many turns are remembered.
 
     Attributes:
+        is_ready: whether anything is learned.
         shares: of each group, how many of its turns are answered.
     """
 
@@ -87,12 +88,8 @@ class Survival:
         self._weights: list[list[float]] = []
         self._cuts: list[float] = []
         self._worth: list[list[float]] = []
+        self.is_ready = False
         self.shares: list[float] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether anything is known."""
-        return bool(self._worth)
 
     def enter(self, turn: Turn) -> None:
         """Remember a new turn. Cost: O(1)."""
@@ -159,6 +156,7 @@ class Survival:
         self.shares = shares.tolist()
         self._worth = worths.tolist()
         self._epoch += 1
+        self.is_ready = True
 
 
 def _bins_of(features: Numbers, i: int) -> Numbers:

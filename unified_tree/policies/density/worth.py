@@ -1,7 +1,8 @@
 """The worth of a value now: the hits that it promises for each tick and token of its room.
 
-Worth is the rate at which the value's session goes on, or its place is used, whichever is larger, times the tokens that its
-loss costs for each token or state that it frees.
+Worth is the rate at which the value's session goes on (`Survival`), or its place is used (`Places`), whichever is larger, times
+the tokens that its loss costs for each token or state that it frees: of a state or a window those back to the boundary before
+(`tokens_lost`), of a token of path itself, as far as the next request shares it (`Reach`).
 """
 
 from __future__ import annotations
