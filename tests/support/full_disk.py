@@ -14,7 +14,7 @@ class FullDisk(Disk):
         self.room = room
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        """See FileSystem."""
+        """See Disk."""
         if self.room <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         taken = min(self.room, len(data))
