@@ -74,14 +74,13 @@ class Pin(NamedTuple):
 
 @dataclass
 class Flight:
-    """An open effect: where each target page will be if it arrives, what it pins, and whether it stands on no other."""
+    """An open effect: where each target page will be if it arrives, and what it pins."""
 
     effect: Effect
     tier: Tier
     targets: dict[str, dict[int, Place]]
     sharers: dict[str, dict[Place, int]]
     pins: set[Pin] = field(default_factory=set)
-    stands_alone: bool = True
 
 
 class TreeModel:
@@ -278,9 +277,7 @@ class TreeModel:
         """An effect began: its sources are what the tree holds, its targets the pages given."""
         tier = HOST if effect.kind is EffectKind.BACKUP else DEVICE
         source_tier = DEVICE if tier is HOST else HOST
-        if tier is HOST:
-            pins = {pin for pin in pins if pin.tier is DEVICE or not self._follows_another(pin.component, pins)}
-        flight = Flight(effect, tier, {}, {}, pins, not effect.after)
+        flight = Flight(effect, tier, {}, {}, pins)
         for copy in effect.copies:
             owner = self.by_name[copy.component].shares or copy.component
             origin = copy.component if source_tier is HOST else owner
@@ -300,13 +297,6 @@ class TreeModel:
                 assert on_their_way.isdisjoint(pairs.values()), f"{name}: copied twice at the same time"
         self.flights.append(flight)
 
-    def _follows_another(self, name: str, pins: set[Pin]) -> bool:
-        """Whether another backup copies some of the path that these pin: then that one pins what both stand on."""
-        owner = self.by_name[name].shares or name
-        pinned = {place for place, page in self.held[DEVICE][owner].items() if Pin(DEVICE, owner, page) in pins}
-        backups = [flight for flight in self.flights if flight.tier is HOST]
-        return self.is_path(name) and any(not pinned.isdisjoint(flight.targets.get(name, {}).values()) for flight in backups)
-
     def landed(self, effect: Effect, unused: Mapping[str, NDArray[np.int64]]) -> None:
         """An effect was acknowledged: what was not handed back is the tree's."""
         flight = self._ended(effect)
@@ -317,7 +307,7 @@ class TreeModel:
                 if page not in handed_back:
                     assert place not in held, f"{name}: {place} is there twice"
                     held[place] = page
-                elif isinstance(self.by_name[name].coverage, Path) and self.by_name[name].required and flight.stands_alone:
+                elif isinstance(self.by_name[name].coverage, Path) and self.by_name[name].required and not effect.after:
                     assert place in held, f"{name}: {place} was not there, yet its copy was refused"
         for name, by_place in flight.sharers.items():
             owner = self.held[DEVICE][self.by_name[name].shares or ""]

@@ -130,22 +130,16 @@ class Locks:
         if not self._state.is_released:
             self.mend()
 
-    def issue_for_effect(
-        self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None, bases: dict[int, Value | None]
-    ) -> Receipt:
+    def issue_for_effect(self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
         """As `issue`, for what both tiers have: on device of all components, on host of those wanted. `node` may go on behind
-        the boundary; then all of it is locked, and the window that the boundary needs above it.
-
-        Args:
-            bases: by path, the deepest value at or above `node` on host if that is known; None to lock none.
-        """
+        the boundary; then all of it is locked, and the window that the boundary needs above it."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, DEVICE)
         try:
             self.open[receipt.serial] = receipt
             if node is not None:
                 self._name(receipt, node)
-                self._lock_all(receipt, node, HOST, wanted, boundary.length, bases)
+                self._lock_all(receipt, node, HOST, wanted, boundary.length)
                 self._lock_all(receipt, node, DEVICE, None, boundary.length)
             return receipt
         except BaseException:
@@ -302,24 +296,13 @@ class Locks:
     def _stale(self, boundary: Boundary, tier: Tier) -> StaleBoundaryError:
         return StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
 
-    def _lock_all(
-        self,
-        receipt: Receipt,
-        node: Node,
-        tier: Tier,
-        wanted: tuple[int, ...] | None,
-        length: int,
-        bases: dict[int, Value | None] | None = None,
-    ) -> None:
+    def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None, length: int) -> None:
         state = self._state
         owned = state.layout.on_host if tier is HOST else state.layout.on_device
         for i in owned.paths:  # a node stays only with its required paths
             if not (wanted is None or state.components[i].required or i in wanted):
                 continue
             at: Node | None = node
-            if bases is not None and i in bases:
-                base = bases[i]
-                at = base.node if base is not None else None
             while at is not None:
                 value = (at.host if tier is HOST else at.device)[i]
                 if value is not None:

@@ -49,12 +49,11 @@ class OpenEffects:
         self._state = state
         self._locks = locks
         self.open: dict[Effect, None] = {}
-        self._unbroken: set[Effect] = set()  # open backups; no backup was aborted since they began
 
     def needs(self, kind: EffectKind, boundary: Boundary, components: Collection[str] | None) -> dict[str, int]:
         """Target pages by component; see Transfers.backup_needs and load_needs."""
         node, length = self._locks.find(boundary)
-        return self._count(self._missing(kind, node, length, self._locks.indices(components, HOST), {})[0], target_of(kind))
+        return self._count(self._missing(kind, node, length, self._locks.indices(components, HOST))[0], target_of(kind))
 
     def begin(self, kind: EffectKind, boundary: Boundary, supply: Supply, components: Collection[str] | None) -> Effect:
         """See Transfers.backup and load."""
@@ -76,20 +75,19 @@ class OpenEffects:
         wanted = locks.indices(components, HOST)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
         node, length = locks.locate(boundary, HOST, wanted)
-        bases: dict[int, Value | None] = {}
-        spans, after = self._missing(kind, node, length, wanted, bases)
+        spans, after = self._missing(kind, node, length, wanted)
         if not (spans or may_be_empty):
             return None
         # The whole node is locked while pages are looked for: a refusal leaves no cut behind.
-        receipt = locks.issue_for_effect(boundary, node, wanted, bases)
+        receipt = locks.issue_for_effect(boundary, node, wanted)
         ranks = [(held, held.rank, held.second_rank) for held in (*receipt.paths, *receipt.values)]
         try:
             taken, counts = self._to_take(spans, target_of(kind))
             given = self._given(kind, boundary, supply, taken, counts)
             if node is not None and length < node.end:
                 node = split(self._state, node, length)
-                spans, after = self._missing(kind, node, length, wanted, bases)
-                whole, receipt = receipt, locks.issue_for_effect(boundary, node, wanted, bases)
+                spans, after = self._missing(kind, node, length, wanted)
+                whole, receipt = receipt, locks.issue_for_effect(boundary, node, wanted)
                 whole.release()
             effect = Effect(kind, boundary, after, spans, receipt)
             self._claim(effect, given)
@@ -106,8 +104,6 @@ class OpenEffects:
             if kind is LOAD:
                 value.was_read = True
         self.open[effect] = None
-        if kind is BACKUP:
-            self._unbroken.add(effect)
         return effect
 
     def _to_take(self, spans: list[Span], target: Tier) -> tuple[list[int], list[int]]:
@@ -230,8 +226,6 @@ class OpenEffects:
         """See Transfers.abort."""
         self._close(effect)
         target = target_of(effect.kind)
-        if target is HOST:
-            self._unbroken.clear()
         for span in effect.spans:
             if self._takes_pages(span.component, target):
                 self._state.pools(target)[span.component].ledger.unclaim(span.target)
@@ -243,8 +237,6 @@ class OpenEffects:
         if effect not in self.open:
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
         del self.open[effect]
-        self._unbroken.discard(effect)
-        effect.after = ()  # else each would keep all before it
         source = DEVICE if effect.kind is BACKUP else HOST
         for span in effect.spans:
             for node in crossed(span):
@@ -287,16 +279,10 @@ class OpenEffects:
         return target is HOST or self._state.layout.owner_of[component] == component
 
     def _missing(
-        self,
-        kind: EffectKind,
-        node: Node | None,
-        length: int,
-        only: tuple[int, ...] | None,
-        bases: dict[int, Value | None],
+        self, kind: EffectKind, node: Node | None, length: int, only: tuple[int, ...] | None
     ) -> tuple[list[Span], tuple[Effect, ...]]:
         """What a boundary needs, the target tier lacks and no effect copies yet, component by component from the top down,
-        without targets; and the effects that copy the rest, but for those that stand under one of them. For a backup `bases`
-        gets, by path, the deepest value that the host has; None where there is none, or where another backup locks it.
+        without targets; and the effects that copy the rest.
         """
         state, target = self._state, target_of(kind)
         found: list[Span] = []
@@ -306,7 +292,7 @@ class OpenEffects:
         source = opposite(target)
         for i in state.layout.paths:
             if only is None or i in only:
-                others = self._add_missing(self._lacking(node, i, source, target, bases), length, target, found, others)
+                others = self._add_missing(_lacking(node, i, source, target), length, target, found, others)
         for i in state.layout.points:
             value = node.values(source)[i] if node.end == length else None
             if value is not None and (only is None or i in only):
@@ -352,37 +338,6 @@ class OpenEffects:
                 found.append(Span(i, node, begin, lacking, pages, b""))
         return others
 
-    def _lacking(self, node: Node, component: int, source: Tier, target: Tier, bases: dict[int, Value | None]) -> list[Value]:
-        """A path's values on one tier at and above a node that another tier lacks, deepest first. For `bases` see `_missing`.
-
-        Paths are prefix-closed on each tier, so the first value found ends the search. So does a node that a backup copies:
-        that backup copies what the host lacks above, too, or stands on others that do. Cost: O(nodes up to there).
-        """
-        found: list[Value] = []
-        base: Value | None = None
-        at: Node | None = node
-        while at is not None and at.parent is not None:
-            base = at.values(target)[component]
-            if base is not None:
-                break
-            value = at.values(source)[component]
-            if value is not None:
-                found.append(value)
-                if value.copying and target is HOST and self._is_copied_whole(value):
-                    break
-            at = at.parent
-        if target is HOST:
-            bases[component] = base
-        return found
-
-    def _is_copied_whole(self, value: Value) -> bool:
-        """Whether one backup copies a path's value, and nothing was aborted since that it may stand on. Cost: O(spans)."""
-        start, end = value.node.start, value.node.end
-        for effect in value.copying:
-            if effect in self._unbroken and effect.copied_from(value.component, start, end) == start:
-                return True
-        return False
-
     def _owner_pages(self, span: Span, coming: list[Span]) -> bytes:
         """The device pages for a sharer's span, at most: those that its owner has at the node, or is being given there by some
         effect.
@@ -392,6 +347,21 @@ class OpenEffects:
         pages = given + self._with_loads(node, owner)
         held = (node.end - span.begin) // self._state.page_size * PAGE_ID_BYTES
         return pages[-held:][: len(span.source)]
+
+
+def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
+    """A path's values on one tier at and above a node that another tier lacks, deepest first.
+
+    Paths are prefix-closed on each tier, so the first value found ends the search. Cost: O(nodes that lack it).
+    """
+    found: list[Value] = []
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.values(target)[component] is None:
+        value = at.values(source)[component]
+        if value is not None:
+            found.append(value)
+        at = at.parent
+    return found
 
 
 def target_of(kind: EffectKind) -> Tier:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,40 +72,6 @@ def test_open_copies_cost_a_poll_nothing(kinds: list[Component]) -> None:
             tiered.runner.finish(request)
         tiered.end()
     assert counts[0] == counts[1]
-
-
-def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of Python a piece of work executes; none of what is compiled."""
-    count = 0
-
-    def note(_frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return note
-
-    before = sys.gettrace()
-    sys.settrace(note)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-@pytest.mark.parametrize("kinds", [[FULL], [FULL, swa(3)], [FULL, MAMBA]], ids=["full", "full, swa", "full, mamba"])
-def test_a_poll_that_starts_twice_the_backups_of_one_chain_takes_twice_as_long(kinds: list[Component]) -> None:
-    lines = []
-    for turns in (20, 40, 80):
-        tiered = Tiered(kinds, device=400, host=400, max_backup_share=1.0)
-        prompt = text(1, 2 * turns)
-        for turn in range(turns):
-            tiered.publish(prompt[: 2 * turn + 2])
-        lines.append(lines_of(tiered.cache.poll))
-        assert len(tiered.engine.tickets(EffectKind.BACKUP)) == turns
-        tiered.settle()
-        assert tiered.on_host() == turns
-        tiered.end()
-    assert lines[2] - lines[1] <= 2.1 * (lines[1] - lines[0])
 
 
 def test_backups_of_a_long_chain_that_end_from_its_end_on_are_all_applied() -> None:
