@@ -229,7 +229,7 @@ class _Sizing:
         for size in sizes_bytes(plan.device_bytes):
             counts: Mapping[str, int] | None = fitting_split(plan, size)
             if split == "best":
-                given = [] if counts is None else [counts]
+                given: list[Mapping[str, int]] = [] if counts is None else [counts]
                 if size == plan.device_bytes:
                     given.insert(0, self._device)
                 counts = best_split(self._surface, size, plan.settings.concurrency, given, self._host)
