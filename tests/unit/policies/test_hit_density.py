@@ -500,18 +500,13 @@ def test_what_went_while_recency_decided_is_said_to_have_gone_by_it() -> None:
 
 
 def test_a_session_s_last_state_is_told_from_the_one_before_it() -> None:
-    server, texts = Served("density", STATES, 100_000, 2_000), Texts(8)
-    sessions = [texts.new(60, 60) for _ in range(10)]
-    for _ in range(8):
-        for i, text in enumerate(sessions):
-            server.serve(text)
-            sessions[i] = text + texts.new(60, 60)
-    policy, explain, text = server.policy, server.cache.tree.explain, sessions[-1]
-    policy._note_mode()
-    before, last = (str(explain(Key(np.array(text[:length])))) for length in (420, 421))
-    said = "mamba on device at 420: before the last one of its session, resumed from 1.[0-9]% as often as that, and "
-    assert re.search(said, before)
-    assert "mamba on device at 479: of a session, and " in last
+    grove = Grove([FULL, MAMBA], policy="density")
+    grove.put("abcdefghijklmnop", [8, 16])
+    learn(grove.tree)
+    before, last = (str(grove.tree.explain(key(text))) for text in ("abcdefgh", "abcdefghijklmnop"))
+    said = "mamba on device at 8: before the last one of its session, resumed from 25.0% as often as that, and "
+    assert said in before
+    assert "mamba on device at 16: of a session, and " in last
 
 
 def test_what_was_superseded_is_said_to_be() -> None:
