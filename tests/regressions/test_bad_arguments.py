@@ -11,8 +11,7 @@ from held_engine import Tiered
 from kinds import DRAFT, FULL, MAMBA, swa
 from published import publish
 
-from benches.machine import core
-from unified_tree import Key, LeaseError, OutOfPagesError, PageError, UnifiedTree, UnifiedTreeError
+from unified_tree import Key, LeaseError, OutOfPagesError, PageError, UnifiedTree, UnifiedTreeError, is_compiled
 from unified_tree.controllers import DecodeBatch, Lease, PrefixCache
 from unified_tree.controllers.pages import tier_pages
 
@@ -294,7 +293,7 @@ def test_an_acquire_that_fails_within_gives_everything_back(
     tiered.end()
 
 
-@pytest.mark.skipif(core() == "compiled", reason="compiled code calls no patched function")
+@pytest.mark.skipif(is_compiled, reason="compiled code calls no patched function")
 def test_an_allocate_that_fails_for_a_state_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = PrefixCache(KINDS, 2, {"full": 8, "swa": 8, "mamba": 2})
     publish(cache, PROMPT)

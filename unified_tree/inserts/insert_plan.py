@@ -276,7 +276,7 @@ def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], e
     return checked if len(checked) < 2 else dict(sorted(checked.items()))
 
 
-def _absent(state: TreeState, without: Collection[str]) -> set[int]:
+def _absent(state: TreeState, without: Collection[Any]) -> set[int]:  # unchecked: compiled code would refuse in its own words
     absent: set[int] = set()
     for name in without:
         i = _index(state, name)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from kinds import SETS
 
-from benches.machine import core
-from unified_tree import Component, Key, LeaseError, OutOfPagesError, Path, Point, Trailing
+from unified_tree import Component, Key, LeaseError, OutOfPagesError, Path, Point, Trailing, is_compiled
 from unified_tree.controllers import DecodeBatch, Lease, PrefixCache
 from unified_tree.controllers.pages import tier_pages
 
@@ -227,7 +226,7 @@ def test_a_pool_that_is_short_changes_nothing() -> None:
     assert batch.lengths.tolist() == [6, 7]
 
 
-@pytest.mark.skipif(core() == "compiled", reason="compiled code calls no patched function")
+@pytest.mark.skipif(is_compiled, reason="compiled code calls no patched function")
 @pytest.mark.parametrize("spare", [0, 1, 2])
 def test_an_error_while_a_page_for_a_state_is_found_changes_nothing(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many rows as there are spare pages find theirs, and the next one's eviction fails."""
