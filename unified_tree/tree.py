@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from unified_tree.declare.block_budget import BlockBudget
     from unified_tree.declare.component import Component
-    from unified_tree.locks.locks import Receipt
     from unified_tree.misses.causes import Miss
     from unified_tree.policies.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.policies.standard_policy import Standard

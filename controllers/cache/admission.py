@@ -116,10 +116,10 @@ class Admission:
         self._save_limit = save_limit
 
     def admit(self, ask: Ask) -> tuple[Lease, LeaseState]:
-        """A lease at the best candidate, and its state; see PrefixCache.acquire. What is asked was checked, but for the ids of
-        the tokens.
+        """A lease at the best candidate, and its state; see PrefixCache.acquire.
 
-        If this raises, all locks and pages taken before are released, and nothing counts as used.
+        The caller has checked the request, but for the ids of the tokens. If this raises, all locks and pages taken before are
+        released, and nothing counts as used.
         """
         if ask.arriving:
             ask.fills = self._resources.layout.floor_to_page(ask.key.length)

@@ -42,7 +42,7 @@ DOUBTED_AT: Final = 2
 
 
 class Ask:
-    """What a request asks for; see `PrefixCache.acquire`.
+    """The arguments of a request; see `PrefixCache.acquire`.
 
     Attributes:
         may_rebuild: whether it may run tokens again before the boundary, where the cache does that.

@@ -377,7 +377,7 @@ class OpenTransfers:
         self._finish_next()
 
     def _finish_next(self) -> None:
-        """Finish what has ended, the last first. What dependents of one are, dependents of these may be: hence no recursion."""
+        """Finish the transfers that have ended, the last first. Their dependents may be a long chain, so without recursion."""
         pending = self._to_finish
         while pending:
             opened, error = pending[-1]  # it stays there until it is finished, should a call be interrupted

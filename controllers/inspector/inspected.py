@@ -45,7 +45,7 @@ class NoPools:
 
 
 class EngineCache:
-    """What an adapter has in its engine, as a PrefixCache shows it. The engine keeps the running requests: there are no leases.
+    """The cache of an adapter, as a PrefixCache shows its own. The engine keeps the running requests: there are no leases.
 
     Args:
         counters, ledger: for the whole life of the engine.

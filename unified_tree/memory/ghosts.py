@@ -202,9 +202,7 @@ class Ghosts:
         line = node.line
         assert line is not None
         ghost = Ghost(line, start, node.end, edge, eviction, boundary_from)
-        ghost.hang()
-        if ghost.is_fork:
-            self._file(ghost, edge)
+        self._hang(ghost, edge)
         if self.archive is not None:
             self.archive.put(ghost, edge)
         self.clear.append(ghost)
@@ -232,8 +230,11 @@ class Ghosts:
     def _page_bytes(self, ghost: Ghost, edge: bytes) -> int:
         return len(edge) // (ghost.end - ghost.start) * self._page_size
 
-    def _file(self, ghost: Ghost, edge: bytes) -> None:
-        """Have a ghost found by its code where it forks off the line on which it hangs."""
+    def _hang(self, ghost: Ghost, edge: bytes) -> None:
+        """Hang a ghost on its line; one that forks off there is found by its code."""
+        ghost.hang()
+        if not ghost.is_fork:
+            return
         anchor = ghost.anchor
         assert anchor is not None
         ghost.code = code = page_code(ghost.start, edge, 0, self._page_bytes(ghost, edge))
@@ -394,9 +395,7 @@ class Ghosts:
         self._unhang(ghost)
         self.size_bytes -= (len(ghost.edge) - len(rest)) * self.byte_weight
         ghost.start, ghost.edge = start, rest
-        ghost.hang()
-        if ghost.is_fork:
-            self._file(ghost, rest)
+        self._hang(ghost, rest)
 
     def release(self) -> None:
         """Forget all, when the tree goes: lines and ghosts refer to each other."""

@@ -326,7 +326,7 @@ def group_of(node: Node) -> int:
 
 
 class Lock:
-    """What locks values, as far as they need to know it: a `Receipt`."""
+    """A lock on values, as far as these need to know it; see `Receipt`."""
 
     __slots__ = ()
 

@@ -174,11 +174,11 @@ class TreeState:
         self._is_at_once, self._is_read = True, False
 
     def later(self) -> None:
-        """What comes next happens later."""
+        """The call ends, and the next reading of the clock is a new one."""
         self._is_at_once = self._is_read = False
 
     def read_clock(self) -> float:
-        """What the clock shows, in seconds. It is not ours, and may raise."""
+        """The time, in seconds. The clock is the caller's, and may raise."""
         if not self._is_read:
             self.now_s = self._time_s()
             self._is_read = self._is_at_once

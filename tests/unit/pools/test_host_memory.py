@@ -61,7 +61,7 @@ GROUPS: dict[str, tuple[str, dict[str, str], int]] = {
     ),
     "over the limit is nothing left": ("0::/a\n", group("sys/fs/cgroup/a", str(10 * MIB), 30), 0),
 }
-"""What a process is in, the files of its groups, and the MiB that it may take."""
+"""The groups of a process, their files, and the MiB that it may take."""
 
 
 def test_the_machine_alone(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Candidates: the values of one pool that are worth least, as far as they were looked at.
 
 A value's worth changes with time, so no order holds. Each value is looked at when it becomes evictable, and again as a hand
-goes round the order of last uses, a few values for each victim, as samples are drawn in LHD (Beckmann, Chen and Cidon, 2018)
-and Redis. The values of least worth are kept; the least of them goes.
+goes round the order of last uses, a few values for each victim: LHD (Beckmann, Chen and Cidon, 2018) and Redis draw samples
+likewise. The values of least worth are kept; the least of them goes.
 """
 
 from __future__ import annotations

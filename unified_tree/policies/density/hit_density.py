@@ -1,10 +1,10 @@
 """The default policy, `density`: the value that promises the fewest hits for its room and time goes first.
 
-A value promises its `Worth`. The victim is the least of the `Candidates`. What only a branch would resume from goes before, as
-under `cost`.
+A value promises its `Worth`. The victim is the least of the `Candidates`. A value that only a branch would resume from goes
+before, as under `cost`.
 
-Until something is learned, values go by recency. What recency would hold is simulated beside (`RecencyShadow`): while that
-would hit more, they do so again.
+Until something is learned, values go by recency. `RecencyShadow` simulates recency beside: while that would hit more, values
+go by recency again.
 
 The tree's order is that of last uses, as under `lru`. Time is counted in ticks of the tree's clock, so every rank of a
 deployment decides alike.

@@ -33,6 +33,7 @@ Numbers: TypeAlias = "NDArray[np.int64]"
 Flags: TypeAlias = "NDArray[np.bool_]"
 
 TABLED: Final = 4096
+"""`BIN_OF` has the bins of the ages below it; the bounds of those above are eight times those of three octaves before."""
 _FIRST: Final = np.unique(np.rint(2.0 ** (np.arange(37) / 3)))
 AGE_BOUNDS: Final = np.concatenate([_FIRST, *(8.0**i * _FIRST[-9:] for i in range(1, 5))])[: len(_FIRST) + 29]
 """The ages of a bin are from its bound on; three bins an octave."""

@@ -27,8 +27,6 @@ COUNTED_AGES: Final = 64.0
 """Of about so many values that went, the age at which they did is noted."""
 LAST_RESUMED: Final = 4.0
 """Before anything is known a session's last window or state is resumed from so many times as often as an earlier one."""
-
-
 UNTOLD: Final = "of a text without a session"
 SESSION: Final = "of a session"
 EARLIER: Final = "before the last one of its session, resumed from {:.1%} as often as that"
@@ -77,7 +75,7 @@ class Worth:
     """The worth of values, from what is learned of turns and places.
 
     Args:
-        is_path: by component; window: how many tokens a window has, 1 for a state or a path.
+        is_path: by component, whether it is a path. window: its tokens, 1 for a state or a path.
 
     Attributes:
         turns, places, reach: what is learned.
@@ -149,13 +147,13 @@ class Worth:
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return Reason(value.touched, tokens, UNTOLD, 0.0, -1.0)
-        place, share = self._place_that_counts(value, line, turn), self._share(value, turn)
+        place = self._place_that_counts(value, line, turn)
         if place is not None:
             gap = (place.last - place.first) / max(1, place.uses - 1)
             return Reason(value.touched, tokens, PLACE if place.uses > 1 else ONCE, gap, -1.0)
         going_on = self.turns.shares[self.turns.group(turn)] if self.turns.is_ready else -1.0
         if self._is_path[value.component]:
-            return Reason(value.touched, tokens * share, SESSION, 0.0, going_on)
+            return Reason(value.touched, tokens * self._share(value, turn), SESSION, 0.0, going_on)
         is_earlier = value.node.end + self._window[value.component] <= turn.saved_to
         kind, often = (EARLIER, self._counts[1] / self._counts[0]) if is_earlier else (SESSION, 0.0)
         return Reason(value.touched, tokens, kind, often, going_on)

@@ -121,7 +121,7 @@ DEFECTS: dict[str, Callable[[Idle, Demand], tuple[Idle, Demand]]] = {
     "since too early": lambda idle, demand: (changed(idle, since=np.maximum(0, idle.since - 1)), demand),
     "states saved too early": lambda idle, demand: (changed(idle, saved=np.maximum(0, idle.saved - 1)), demand),
     "parts of prompts forgotten": lambda idle, demand: (changed(idle, end=np.maximum(idle.begin, idle.end - PAGE)), demand),
-    "paths held by nobody": lambda idle, demand: (
+    "paths that no request holds": lambda idle, demand: (
         idle,
         replace(demand, path_tokens=None if demand.path_tokens is None else demand.path_tokens - PAGE),
     ),
