@@ -228,7 +228,7 @@ class DecodeBatch:
 
     @property
     def leases(self) -> list[Lease]:
-        """The leases by row."""
+        """The leases in the order of `rows`: that at index `i` has row `rows[i]`, not `i`."""
         return [lease for lease, row in zip(self._leases, self._taken, strict=True) if lease is not None and row is not None]
 
     def add(self, lease: Lease) -> int:

@@ -149,6 +149,8 @@ class PrefixCache:
             time_s=time_s,
             tenants=tenants,
         )
+        if host is not None:
+            host.check_device(counts, [each.name for each in self.tree.state.layout.components if each.shares is None])
         self.layout = CacheLayout(self.tree.state.layout)
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
         self.weights = Weights(self.tree, self.ranks, max_versions)

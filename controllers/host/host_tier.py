@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -87,6 +87,8 @@ class HostTier:
         tables: give the budget's pages their blocks, of a `HostArena` or of memory that you lay out yourself. They serve one
             cache alone. None where nobody needs to know which blocks a page has.
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
+        device_page_counts: how many pages the engine's device pools have, by component; a `PrefixCache` with more of them, or
+            with an unbounded number, raises ConfigurationError. Empty if that is not to be checked.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.
         low_water: with late copies: the least share of every device pool that is kept free, copied or needless, so
@@ -105,6 +107,7 @@ class HostTier:
 
     engine: TransferEngine
     page_counts: Mapping[str, int] = field(default_factory=dict)
+    device_page_counts: Mapping[str, int] = field(default_factory=dict)
     budget: BlockBudget | None = None
     tables: BlockTables | None = None
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
@@ -126,19 +129,21 @@ class HostTier:
             )
         if not isinstance(self.write_policy, WritePolicy):
             raise ConfigurationError(f"write_policy must be a WritePolicy, not {repr_of(self.write_policy)}")
-        if not isinstance(self.page_counts, Mapping):
-            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {repr_of(self.page_counts)}")
         if not isinstance(self.load_cost, LoadCost):
             raise ConfigurationError(f"load_cost must be a LoadCost, not {repr_of(self.load_cost)}")
         if self.tables is not None and not isinstance(self.tables, BlockTables):
             raise ConfigurationError(f"tables must be BlockTables, not {repr_of(self.tables)}")
         if self.tables is not None and self.tables.budget != self.budget:
             raise ConfigurationError(f"tables must be those of the budget, {self.budget}, not of {self.tables.budget}")
-        counts = {
-            name: integer(count, f"page_counts[{repr_of(name)}]", ConfigurationError, minimum=1)
-            for name, count in self.page_counts.items()
-        }
-        self._set("page_counts", counts)  # the caller's own mapping may change
+        for field_name in ("page_counts", "device_page_counts"):
+            given = getattr(self, field_name)
+            if not isinstance(given, Mapping):
+                raise ConfigurationError(f"{field_name} must be a mapping from components to pages, not {repr_of(given)}")
+            counts = {
+                name: integer(count, f"{field_name}[{repr_of(name)}]", ConfigurationError, minimum=1)
+                for name, count in given.items()
+            }
+            self._set(field_name, counts)  # the caller's own mapping may change
         for name in ("selective_hits", "queue_limit", "reclaim_limit"):
             self._set(name, integer(getattr(self, name), name, ConfigurationError, minimum=1))
         for name in ("low_water", "lost_share", "worth_share", "max_backup_share"):
@@ -147,6 +152,19 @@ class HostTier:
                 raise ConfigurationError(f"{name} is a share from 0 to 1, not {share}")
             self._set(name, share)
         self._set("exclusive", flag(self.exclusive, "exclusive", ConfigurationError))
+
+    def check_device(self, page_counts: Mapping[str, int], owners: Iterable[str]) -> None:
+        """Raise ConfigurationError if a cache would use device pages that the engine's pools lack.
+
+        Args:
+            page_counts: of the cache, by component; one left out is unbounded.
+            owners: the components with device pages of their own.
+        """
+        for name in owners:
+            there, used = self.device_page_counts.get(name), page_counts.get(name)
+            if there is not None and (used is None or used > there):
+                asked = "an unbounded number of" if used is None else str(used)
+                raise ConfigurationError(f"page_counts: {asked} device pages of {name!r}, but its device pool has {there}")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

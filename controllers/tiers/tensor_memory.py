@@ -47,10 +47,14 @@ class TensorTiers:
 
     def host_tier(self, **settings: Any) -> HostTier:
         """The host tier of a PrefixCache over this memory; `settings` are the fields of HostTier except sizes and engine."""
+        on_device = {name: pool.page_count for name, pool in self.device.items()}
         if self.host_arena is not None:
-            return HostTier(budget=self.host_arena.budget, tables=self.host_arena.tables, engine=self.engine, **settings)
+            arena = self.host_arena
+            return HostTier(
+                budget=arena.budget, tables=arena.tables, device_page_counts=on_device, engine=self.engine, **settings
+            )
         counts = {name: pool.page_count for name, pool in self.host.items()}
-        return HostTier(page_counts=counts, engine=self.engine, **settings)
+        return HostTier(page_counts=counts, device_page_counts=on_device, engine=self.engine, **settings)
 
     def storage_tier(self, engine: str, *, weights_version: str, **settings: Any) -> StorageTier:
         """The storage tier of a PrefixCache over this memory. Needs the `storage` extra.

@@ -88,3 +88,13 @@ def test_every_byte_comes_back(tiers: TensorTiers) -> None:
 def test_missing_counts_are_named() -> None:
     with pytest.raises(ConfigurationError, match="page counts are missing for indexer"):
         tensor_tiers(COMPOSITION, device_page_counts=DEVICE, host_page_counts={"full": 1, "mamba": 1})
+
+
+@pytest.mark.parametrize("page_counts", [{"full": 13, "mamba": 6}, {"full": 12}, {}])
+def test_a_cache_with_more_pages_than_the_device_pools_is_refused(page_counts: dict[str, int]) -> None:
+    """Its leases would name pages that no tensor has."""
+    tiers = tensor_tiers(COMPOSITION, device_page_counts=DEVICE, host_page_counts={"full": 9, "indexer": 9, "mamba": 3})
+    with pytest.raises(ConfigurationError, match=r"device pages of '(full|mamba)', but its device pool has (12|6)"):
+        PrefixCache(COMPOSITION.components, PAGE, page_counts, host=tiers.host_tier())
+    fewer = {"full": 11, "mamba": 5}  # the last page is padding
+    PrefixCache(COMPOSITION.components, PAGE, fewer, host=tiers.host_tier()).close()
