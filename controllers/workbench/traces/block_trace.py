@@ -113,11 +113,10 @@ class _Lines:
             if "delay" in record.fields:
                 self.has_delays = True
                 time_s += self.clock.duration(record, "delay")
-        elif chain != NO_CHAIN:
-            self.has_starts = True
-            time_s = self.starts.next()
         else:
-            time_s = 0.0
+            self.clock.untimed(record, "timestamp")
+            self.has_starts |= chain != NO_CHAIN
+            time_s = 0.0 if chain == NO_CHAIN else self.starts.next()
         if chain != NO_CHAIN:
             self._time_of[chain] = time_s
         return time_s

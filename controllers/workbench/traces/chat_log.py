@@ -137,6 +137,7 @@ class _Log:
             self.has_times = True
             return self._clock.seconds(*call.time)
         if before is None:
+            self._clock.untimed(call.body, TIMES[0])
             self.has_starts = True
             return self.starts.next()
         if call.wait is None:

@@ -28,7 +28,11 @@ BLOCK_TOKENS = 1
 def _rows(records: Iterable[Record], clock: Clock, time: str, prompt: str, answer: str) -> Iterator[Row]:
     """The requests of rows with these columns."""
     for record in records:
-        time_s = clock.seconds(record, time) if time in record.fields else 0.0
+        time_s = 0.0
+        if time in record.fields:
+            time_s = clock.seconds(record, time)
+        else:
+            clock.untimed(record, time)
         yield time_s, record.integer(prompt), record.integer(answer) if answer in record.fields else 0
 
 

@@ -4,6 +4,7 @@ count, and why that is believed.
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -208,6 +209,8 @@ class Clock:
         self._unit = given or own
         self._has_dates = False
         self._is_read = False
+        self._first: float | None = None
+        self._has_untimed = False
 
     @property
     def was_read(self) -> bool:
@@ -218,9 +221,11 @@ class Clock:
         """A field as seconds: a finite number of zero or more, one as a string, or a date as in ISO 8601.
 
         The first number decides of the unit, if none was given: one that is a date of this century in another unit than the
-        format's is taken for that. Raises TraceError.
+        format's is taken for that. Raises TraceError, also where this one is a date and the first was none, or the reverse.
         """
         value = record.field(name)
+        if self._has_untimed:
+            raise record.inner(name).error("is given here, but a record before has no time", value)
         number = -1.0
         if type(value) in (int, float, str):
             with suppress(ValueError, OverflowError):
@@ -230,14 +235,25 @@ class Clock:
                 date = datetime.fromisoformat(value) if isinstance(value, str) else value
                 number = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
                 self._has_dates = True
-            per_second = 1
+            per_second, read_in = 1, ""
         else:
             if not self._is_read:
                 self._decide(number)
-            per_second = PER_SECOND[self._unit]
-        if not 0 <= number <= MAX_SECONDS * per_second:
-            raise record.inner(name).error("must be a number of zero or more, or a date", value)
-        return number / per_second
+            per_second, read_in = PER_SECOND[self._unit], f", read in {NAMES[self._unit]}"
+        if not 0 <= number < math.inf:
+            raise record.inner(name).error("must be a number of zero or more, or a date as in ISO 8601", value)
+        seconds = number / per_second
+        if self._first is None:
+            self._first, self._field = seconds, name
+        if seconds > MAX_SECONDS or (seconds < UNIX_SECONDS[0]) != (self._first < UNIX_SECONDS[0]):
+            raise record.inner(name).error(f"is decades from the first time of the trace{read_in}", value)
+        return seconds
+
+    def untimed(self, record: Record, name: str) -> None:
+        """Take note of a record without a time. Raises TraceError if one before it has a time."""
+        self._has_untimed = True
+        if self.was_read:
+            raise record.inner(name).error("is missing, but a record before has a time; this one has", list(record.fields))
 
     def duration(self, record: Record, name: str) -> float:
         """A field that lasts, as seconds: never a date."""

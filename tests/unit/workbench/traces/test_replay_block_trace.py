@@ -127,6 +127,36 @@ def test_the_clock_is_told_and_can_be_given(write: Write, given: list[object], u
     assert ("since 1970" in note) == (type(given[0]) is int and given[0] > 0)
 
 
+UNIX_S = 1_764_363_000
+DATE = "2026-11-28T21:07:57Z"
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ([UNIX_S, UNIX_S * 1000], "timestamp is decades from the first time of the trace, read in seconds: "),
+        ([UNIX_S * 1000, UNIX_S], "timestamp is decades from the first time of the trace, read in milliseconds: "),
+        ([0, DATE], "timestamp is decades from the first time of the trace: "),
+        ([DATE, 5000], "timestamp is decades from the first time of the trace, read in "),
+        ([UNIX_S, None], "timestamp is missing, but a record before has a time; this one has: ["),
+        ([None, UNIX_S], "timestamp is given here, but a record before has no time: "),
+    ],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input_length": 64, "hash_ids": [1]},
+        {"input_length": 64, "output_length": 1},
+        {"messages": [{"role": "user", "content": "Hello"}]},
+    ],
+)
+def test_times_of_two_kinds_are_refused(write: Write, times: list[object], says: str, fields: dict[str, object]) -> None:
+    path = write(*(fields if each is None else {"timestamp": each, **fields} for each in times))
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+    assert str(error.value).startswith(f"{path}:2: {says}")
+
+
 def test_a_trace_without_a_clock_is_replayed_one_by_one(write: Write) -> None:
     workload = read_trace(write(*({"block_size": 64, "hash_ids": [1, 2], "input_length": 128} for _ in range(3))))
     assert {(request.arrival_s, request.chain) for request in workload.requests} == {(0.0, 0)}
@@ -151,8 +181,8 @@ def test_most_requests_ends_the_reading_early(write: Write) -> None:
         ("17", "is no JSON object: 17"),
         (b"\xff\xfe".decode("latin-1"), "is not JSON"),
         ({"timestamp": 0, "output_length": 1, "hash_ids": []}, "input_length is missing"),
-        (line(timestamp="soon"), 'timestamp must be a number of zero or more, or a date: "soon"'),
-        (line(timestamp=-1), "timestamp must be a number of zero or more, or a date: -1"),
+        (line(timestamp="soon"), 'timestamp must be a number of zero or more, or a date as in ISO 8601: "soon"'),
+        (line(timestamp=-1), "timestamp must be a number of zero or more, or a date as in ISO 8601: -1"),
         ('{"timestamp": NaN, "input_length": 5, "output_length": 1, "hash_ids": []}', "timestamp must be a number"),
         (line(input_length=-5), "input_length must be an integer from 0"),
         (line(input_length=12.5), "input_length must be an integer from 0"),
