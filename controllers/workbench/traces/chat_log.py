@@ -24,7 +24,7 @@ from unified_tree.controllers.workbench.traces.text_requests import (
     said_in,
     text_of,
 )
-from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Clock, Record, Starts, TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import MAX_TOKENS, Clock, Record, Starts, TraceFormat, time_field
 from unified_tree.controllers.workbench.traces.workload import NO_CHAIN
 from unified_tree.inputs.given_files import NotJsonError, parse_json
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
     from unified_tree.controllers.workbench.traces.workload import Workload
 
-TIMES = ("timestamp", "created", "created_at", "request_time", "start_time", "time", "ts")
 SESSIONS = ("session_id", "conversation_id", "thread_id")
 TEXTS = ("prompt", "text", "text_input", "texts", "input")
 TOKEN_IDS = ("prompt_token_ids", "input_ids", "token_ids")
@@ -137,7 +136,7 @@ class _Log:
             self.has_times = True
             return self._clock.seconds(*call.time)
         if before is None:
-            self._clock.untimed(call.body, TIMES[0])
+            self._clock.untimed(call.body, "timestamp")
             self.has_starts = True
             return self.starts.next()
         if call.wait is None:
@@ -220,7 +219,7 @@ def _response_text(response: Record) -> str | None:
 
 
 def _time(*records: Record) -> tuple[Record, str] | None:
-    return next(((record, name) for record in records for name in TIMES if name in record.fields), None)
+    return next(((record, name) for record in records if (name := time_field(record)) is not None), None)
 
 
 def _session(record: Record) -> object:

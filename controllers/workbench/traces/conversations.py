@@ -13,7 +13,7 @@ much shorter than they were, and sessions share nothing at their beginning.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unified_tree.controllers.workbench.traces.text_requests import (
     ASSISTANT,
@@ -24,7 +24,7 @@ from unified_tree.controllers.workbench.traces.text_requests import (
     said_in,
     text_of,
 )
-from unified_tree.controllers.workbench.traces.trace_records import Clock, Record, Starts, TraceFormat
+from unified_tree.controllers.workbench.traces.trace_records import Clock, Record, Starts, TraceFormat, time_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,34 +122,43 @@ def _format(
     name: str,
     fields: tuple[str, ...],
     clock_text: str,
-    matches: Callable[[dict[str, Any]], bool],
+    matches: Callable[[Record], bool],
     conversations: Callable[[Record], Iterator[list[Turn]]],
 ) -> TraceFormat:
     def read(file: str, records: Iterable[Record], options: TraceOptions) -> Workload:
         requests, starts, clock = TextRequests(options), Starts(options), Clock(options.clock_unit, "ms")
+        begins = Clock(options.clock_unit, "s")
         used: set[str] = set()
         chain = 0
         for record in records:
+            time = time_field(record)
             for turns in conversations(record):
                 if len(requests) != options.max_requests:
-                    begin_s = starts.next()
+                    begin_s = starts.next() if time is None else begins.seconds(record, time)
+                    if time is None:
+                        begins.untimed(record, "timestamp")
                     used |= _add(requests, turns, begin_s, chain, clock)
                     chain += 1
         notes = [clock.note(f"as {name} have it", field) for field in sorted(used)]
-        return requests.workload(file, notes if "timestamp" in used else [*notes, starts.note])
+        if "timestamp" not in used:
+            notes.append(begins.note(f"as {name} have it") if begins.was_read else starts.note)
+        return requests.workload(file, notes)
 
-    return TraceFormat(
-        name=name, fields=fields, clock=clock_text, matches=lambda records: matches(records[0].fields), read=read
-    )
+    return TraceFormat(name=name, fields=fields, clock=clock_text, matches=lambda records: matches(records[0]), read=read)
 
 
-def _has_answers(fields: dict[str, Any]) -> bool:
-    """Whether it is a conversation. Messages that end with an answer are one, those that end otherwise are a prompt."""
+def _has_answers(record: Record) -> bool:
+    """Whether it is a conversation. Messages that end with an answer are one, those that end otherwise are a prompt, and those
+    with a time a call.
+    """
+    fields = record.fields
     if any(isinstance(fields.get(name), list) for name in TURN_LISTS[:2]):
         return True
+    if "response" in fields or time_field(record) is not None:
+        return False
     messages = fields.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
-    return isinstance(last, dict) and last.get("role") == ASSISTANT and "response" not in fields
+    return isinstance(last, dict) and last.get("role") == ASSISTANT
 
 
 SHARE_GPT = _format("conversations (ShareGPT)", ("conversations",), "none", _has_answers, _told)
@@ -157,7 +166,7 @@ MULTI_TURNS = _format(
     "aiperf multi-turn conversations",
     ("turns",),
     "timestamp or delay, milliseconds",
-    lambda fields: isinstance(fields.get("turns"), list),
+    lambda record: isinstance(record.fields.get("turns"), list),
     _asked,
 )
 

@@ -16,7 +16,7 @@ from unified_tree.controllers.workbench.traces.kv_events import KV_EVENTS
 from unified_tree.controllers.workbench.traces.lengths_trace import AZURE, BENCH_RESULTS, BURST_GPT, LENGTHS
 from unified_tree.controllers.workbench.traces.session_trace import SESSIONS
 from unified_tree.controllers.workbench.traces.trace_files import read_records
-from unified_tree.controllers.workbench.traces.trace_records import TraceOptions
+from unified_tree.controllers.workbench.traces.trace_records import TraceOptions, plain
 from unified_tree.inputs.printable import printable
 from unified_tree.terms.errors import TraceError
 
@@ -106,14 +106,9 @@ def _nearest(record: Record) -> str:
 
 def _missing(form: TraceFormat, given: Sequence[str]) -> dict[str, str | None]:
     """The fields of a format that are not given, each with a given one that is spelled nearly so, if there is one."""
-    others = {_plain(name): name for name in given if name not in form.fields and isinstance(name, str)}
-    near = {name: get_close_matches(_plain(name), others, 1, 0.8) for name in form.fields if name not in given}
+    others = {plain(name): name for name in given if name not in form.fields and isinstance(name, str)}
+    near = {name: get_close_matches(plain(name), others, 1, 0.8) for name in form.fields if name not in given}
     return {name: others[found[0]] if found else None for name, found in near.items()}
-
-
-def _plain(name: str) -> str:
-    """A name without what spellings differ in."""
-    return re.sub(r"[\W_]", "", name).lower()
 
 
 WORDS = {

@@ -125,6 +125,24 @@ class Record:
         return self.path + "." if self.path else ""
 
 
+def plain(name: object) -> str:
+    """A name without what spellings differ in."""
+    return re.sub(r"[\W_]", "", str(name)).lower()
+
+
+TIMES = (
+    "timestamp", "created", "createdat", "requesttime", "requesttimestamp", "requestcreatedat", "starttime", "arrivaltime",
+    "arrivedat", "receivedat", "datetime", "time", "ts",
+)  # fmt: skip
+"""Fields of a time in logs, spelled plainly; the first of these that is there counts."""
+
+
+def time_field(record: Record) -> str | None:
+    """The name of the field that holds the record's time; None if it has none."""
+    given = {plain(name): name for name, value in record.fields.items() if value is not None}
+    return next((given[name] for name in TIMES if name in given), None)
+
+
 def number_or_text(text: str) -> int | float | str:
     """The number that a text is; the text itself for another one."""
     for kind in (int, float):

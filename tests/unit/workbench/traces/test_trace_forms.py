@@ -276,6 +276,42 @@ def test_what_a_chat_log_may_hold_beside_texts(tmp_path: Path) -> None:
     assert two.prompt_tokens > hits(workload)
 
 
+ASK = {"role": "user", "content": "See " * 20}
+ANSWER = {"role": "assistant", "content": "Seen."}
+
+
+@pytest.mark.parametrize(
+    "name", ["timestamp", "@timestamp", "startTime", "arrival_time", "requestTimestamp", "created_at", "ts"]
+)
+def test_the_time_of_a_call_may_have_other_names(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(log(*({name: 1764363600 + at, "messages": [ASK]} for at in (0, 5))))
+    workload = read_trace(file)
+    assert [request.arrival_s for request in workload.requests] == [0.0, 5.0]
+    assert f"{name} is taken as seconds, as OpenAI chat logs have it; --clock-unit overrides" in workload.notes
+
+
+def test_messages_that_end_with_an_answer_and_have_a_time_are_a_call(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    turns = [ASK, ANSWER]
+    file.write_text(log(*({"timestamp": 60 * count, "messages": turns * count} for count in (1, 2, 3))))
+    workload = read_trace(file)
+    assert workload.notes[0].startswith("read as OpenAI chat logs;")
+    assert [request.arrival_s for request in workload.requests] == [0.0, 60.0, 120.0], "one a line"
+    assert all(request.output_tokens == len("Seen.") + 1 for request in workload.requests)
+
+
+def test_conversations_begin_when_they_say(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(log(*({"created": 1764363600 + at, "conversations": [ASK, ANSWER] * 2} for at in (0, 90))))
+    workload = read_trace(file)
+    assert [request.arrival_s for request in workload.requests] == [0.0, 0.0, 90.0, 90.0]
+    assert not any("no clock" in note for note in workload.notes)
+    file.write_text(log({"created": 1764363600, "conversations": [ASK, ANSWER]}, {"conversations": [ASK, ANSWER]}))
+    with pytest.raises(TraceError, match="timestamp is missing, but a record before has a time"):
+        read_trace(file)
+
+
 @pytest.mark.parametrize("opener", [open, gzip.open])
 def test_the_bytes_that_were_read_are_told_as_they_are(tmp_path: Path, opener: type) -> None:
     path = tmp_path / "trace.jsonl"
