@@ -72,7 +72,7 @@ def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] 
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
-        raise NotJsonError(f"{error.msg} at column {error.colno}", error.lineno) from error
+        raise NotJsonError(f"{error.msg.removesuffix(' at')} at column {error.colno}", error.lineno) from error
     except RecursionError as error:
         raise NotJsonError("it is nested too deep") from error
     except ConfigurationError:  # of `pairs`; it is a ValueError, too

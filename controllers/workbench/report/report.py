@@ -168,6 +168,9 @@ def _advice(rows: Sequence[RowResult], changes: Sequence[Change]) -> str:
         listed = map(str, sorted(worth, key=lambda change: (not change.is_free, -change.gain)))
         return f"More hits than with {first.policy}{', each alone' if len(worth) > 1 else ''}: {'; '.join(listed)}."
     if not leaves_room(first):
+        if share(first, first.rejected_tokens) >= LEAST_GAIN:
+            others = "" if not len(first.served) else " The others hit within half a point of the ceiling."
+            return f"The rejected requests need more memory or another split.{others}"
         return "Nothing to change: the hits are within half a point of the ceiling."
     new = sum(rate for cause, rate in miss_rates(first).items() if cause in NEW)
     which = f"None of these brings half a point: {'; '.join(tried)}." if tried else "No other size was looked at."

@@ -153,7 +153,11 @@ class _Log:
         if fields.get("tools"):
             heads.insert(0, Message("tools", dumped(body, "tools")))
         name = "messages" if "messages" in fields else next((name for name in TEXTS if name in fields), "messages")
-        value = fields.get(name)
+        if name not in fields:
+            raise body.error(
+                "has no prompt (messages, prompt, text, token ids), unlike the trace's first; it has", list(fields)
+            )
+        value = fields[name]
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value) and name != "texts":
             messages = [*heads, *(messages_of(body, name) if name == "messages" else _turns(body, name))]
             if messages[-1].role == ASSISTANT and name == "messages":

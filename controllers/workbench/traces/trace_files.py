@@ -181,12 +181,14 @@ class _Lines:
             self.number += 1
             if len(line) > MAX_RECORD_BYTES:
                 raise TraceError(f"{self._path}:{self.number}: is longer than {MAX_RECORD_BYTES:,} bytes")
+            is_whole = line.endswith(b"\n")
             line = line.rstrip()
             if line:
                 try:
                     value = parse_json(line)
                 except NotJsonError as error:
-                    raise TraceError(f"{self._path}:{self.number}: is not JSON: {error.why}") from error
+                    cut = "" if is_whole else "; the file ends within this line: remove it"
+                    raise TraceError(f"{self._path}:{self.number}: is not JSON: {error.why}{cut}") from error
                 yield from _records_of(value, f"{self._path}:{self.number}")
 
     def _csv(self, stream: IO[bytes], first: bytes) -> Iterator[Record]:

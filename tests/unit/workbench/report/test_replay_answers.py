@@ -102,6 +102,14 @@ def test_where_the_ceiling_is_near_there_is_nothing_to_change() -> None:
     assert answers([first])[2].startswith("Nothing to change")
 
 
+def test_where_requests_are_rejected_there_is_something_to_change() -> None:
+    first = small_report().rows[0]
+    some = replace(first, ceiling_tokens=first.hit_tokens, turned_away=first.served.copy())
+    says = "The rejected requests need more memory or another split."
+    assert answers([some])[2] == f"{says} The others hit within half a point of the ceiling."
+    assert answers([replace(some, ceiling_tokens=0, served=first.served[:0])])[2] == says
+
+
 def test_an_interval_of_one_figure_is_one_figure() -> None:
     first = small_report().rows[0]
     exact = replace(first, optimum_low_tokens=first.hit_tokens, optimum_high_tokens=first.hit_tokens)

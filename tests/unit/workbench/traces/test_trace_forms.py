@@ -200,6 +200,14 @@ def test_a_package_that_is_missing_is_named(
         (b"num_prefill_tokens;num_decode_tokens\n20;3\n", "rename num_prefill_tokens to input_length, num_decode_tokens to "),
         (b'{"messages": "x"}', "is nearly of the format OpenAI chat logs, but messages hold something else; it has: "),
         (b'{"id": 1, "request": [2]}', "nearest is "),
+        (
+            b'{"prompt": "a"}\n{"prompt": "b',
+            ":2: is not JSON: Unterminated string starting at column 12; the file ends within this ",
+        ),
+        (
+            b'{"prompt": "a"}\n{"note": 1}\n',
+            ":2: the line has no prompt (messages, prompt, text, token ids), unlike the trace's f",
+        ),
         (b"\x92\x01", ":1: ends within an object"),
         (b"PAR1" + bytes(30), ": is no Parquet file that can be read"),
     ],
