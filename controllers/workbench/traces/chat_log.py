@@ -237,13 +237,14 @@ def _inner(record: Record, *names: str) -> Record | None:
 
 
 OWN = "as {} have it"
-BODIES = ("body", "request", "payload", "obj")
+BODIES = ("body", "request", "payload", "obj", "inputs", "request_body")
+ANSWERS = ("response", "completion", "result", "outputs", "response_body", "output")
 
 
 def _logged(record: Record) -> Call:
     """A call of a log: the body itself, or one in an envelope, maybe beside its response."""
     body = _inner(record, *BODIES) or record
-    response = _inner(record, "response", "completion", "result")
+    response = record if isinstance(record.fields.get("choices"), list) else _inner(record, *ANSWERS)
     response = response and (_inner(response, "body") or response)
     times = _time(record, *([] if response is None else [response]))
     return Call(body=body, response=response, time=times, session=_session(record))

@@ -299,6 +299,28 @@ def test_the_time_of_a_call_may_have_other_names(name: str, tmp_path: Path) -> N
     assert f"{name} is taken as seconds, as OpenAI chat logs have it; --clock-unit overrides" in workload.notes
 
 
+CHOICES = [{"message": ANSWER}]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"inputs": {"messages": [ASK]}, "outputs": ANSWER, "start_time": "2026-11-28T21:00:00"},
+        {"request_body": {"messages": [ASK]}, "response_body": {"choices": CHOICES}, "request_created_at": 1764363600},
+        {"input": [ASK], "output": ANSWER, "startTime": "2026-11-28T21:00:00Z"},
+        {"input": [ASK], "choices": CHOICES, "created": 1764363600},
+    ],
+)
+def test_prompt_and_answer_of_other_logs(call: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(log(call))
+    workload = read_trace(file)
+    assert not any("no clock" in note for note in workload.notes)
+    (request,) = workload.requests
+    assert request.prompt_tokens > len(ASK["content"])
+    assert request.output_tokens == len("Seen.") + 1
+
+
 def test_messages_that_end_with_an_answer_and_have_a_time_are_a_call(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     turns = [ASK, ANSWER]
