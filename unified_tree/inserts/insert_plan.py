@@ -330,7 +330,8 @@ def _take_new(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: 
 
 def known_pages(node: Node, matched: int, component: int, begin: int, page_size: int) -> NDArray[np.int64]:
     """The tree's device pages of [begin, matched), -1 where it has none."""
-    known = np.full((matched - begin) // page_size, -1, np.int64)
+    known = np.empty((matched - begin) // page_size, np.int64)
+    known.fill(-1)
     at: Node | None = node
     while at is not None and at.parent is not None and at.end > begin:
         value = at.device[component]

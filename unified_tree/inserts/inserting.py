@@ -305,10 +305,10 @@ class Insertion:
         """Swap an unlocked path value's pages for as many given ones, which carry all its sharers."""
         state = self._state
         ledger = state.device_pools[value.component].ledger
-        old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
+        replaced = _without(value.pages, given)
         ledger.release(value.pages)
         ledger.acquire(given)
-        self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
+        self._replaced.setdefault(value.component, []).append(replaced)
         value.pages = given
         for sharer in state.layout.sharers_of[value.component]:
             shared = value.node.device[sharer]
@@ -379,7 +379,8 @@ class Insertion:
         """What the tree keeps at the place of the first `page_count` given pages, -1 where it has nothing."""
         plan, size = self._plan, self._state.page_size
         begin = plan.end - plan.given[i].size * size
-        kept = np.full(page_count, -1, np.int64)
+        kept = np.empty(page_count, np.int64)
+        kept.fill(-1)
         if begin < plan.matched:
             have = known_pages(plan.node, plan.matched, i, begin, size)[:page_count]
             kept[: have.size] = have
@@ -393,9 +394,9 @@ class Insertion:
             self._place(node, i, given, is_spare=self._plan.ends_spare)
             return given
         if not value.locks and len(given) >= len(value.pages) and self._carries_more(node, i):
-            old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
+            replaced = _without(value.pages, given)
             self._state.remove(value)
-            self._replaced.setdefault(i, []).append(old[~np.isin(old, new)].tobytes())
+            self._replaced.setdefault(i, []).append(replaced)
             self._place(node, i, given)
             return given
         overlap = min(len(given), len(value.pages))
@@ -479,3 +480,10 @@ def grow(state: TreeState, parent: Node, edge: bytes, end: int, last: int) -> No
     if state.listener is not None:
         state.listener.grew(node, last, state.arrival)
     return node
+
+
+def _without(pages: bytes, others: bytes) -> bytes:
+    """The pages that are not among others, both as int64; by a set, since numpy would run Python, where a signal is handled."""
+    kept = set(np.frombuffer(others, np.int64).tolist())
+    page_ids = np.frombuffer(pages, np.int64)
+    return page_ids[np.array([page not in kept for page in page_ids.tolist()], np.bool_)].tobytes()

@@ -7,6 +7,7 @@ recency and counts the failure.
 
 from __future__ import annotations
 
+from _thread import interrupt_main
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
@@ -179,8 +180,8 @@ class Guarded(Standard):
         """See AdmissionPolicy.admits."""
         try:
             admitted = bool(getattr(self.policy, "admits")(value))  # noqa: B009
-        except Exception as error:  # foreign code in the middle of an operation that must not fail
-            self._failed(repr(error))
+        except (Exception, KeyboardInterrupt) as error:  # foreign code in the middle of an operation that must not fail
+            self._raised(error)
             return True
         if not admitted:
             self.declined += 1
@@ -211,8 +212,8 @@ class Guarded(Standard):
             if not (isnan(first) or isnan(second)):
                 return (first, second)
             self._failed(f"{name} {rank!r} is no number")
-        except Exception as error:  # as above
-            self._failed(repr(error))
+        except (Exception, KeyboardInterrupt) as error:  # as above
+            self._raised(error)
         return (-inf, float(value.touched))
 
     def next_victim(self, order: Order, first: Value) -> Value:
@@ -221,8 +222,8 @@ class Guarded(Standard):
             return first
         try:
             chosen: object = event(order, first)
-        except Exception as error:  # as above
-            self._failed(repr(error))
+        except (Exception, KeyboardInterrupt) as error:  # as above
+            self._raised(error)
             return first
         if isinstance(chosen, Value) and chosen.is_placed and chosen.urgency == first.urgency and in_one_order(chosen, first):
             return chosen
@@ -274,8 +275,8 @@ class Guarded(Standard):
         if event is not None:
             try:
                 event(value, is_whole=is_whole)
-            except Exception as error:  # as above
-                self._failed(repr(error))
+            except (Exception, KeyboardInterrupt) as error:  # as above
+                self._raised(error)
 
     def arrived(self, node: Node | None, length: int, hit: int) -> object:
         return self._tell("arrived", node, length, hit)
@@ -305,10 +306,17 @@ class Guarded(Standard):
             return None
         try:
             answer: object = event(*given)
-        except Exception as error:  # as above
-            self._failed(repr(error))
+        except (Exception, KeyboardInterrupt) as error:  # as above
+            self._raised(error)
             return None
         return answer
+
+    def _raised(self, error: BaseException) -> None:
+        """The policy has raised, which is a failure; an interrupt is raised again once the operation has ended."""
+        if isinstance(error, KeyboardInterrupt):
+            interrupt_main()
+        else:
+            self._failed(repr(error))
 
     def _failed(self, why: str) -> None:
         self.failures += 1

@@ -12,6 +12,7 @@ deployment decides alike.
 
 from __future__ import annotations
 
+from _thread import interrupt_main
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.nodes.node import Value, group_of
@@ -209,10 +210,13 @@ class HitDensity(Standard):
             self._by_recency = by_recency
             self._worth.revision += 1
             self._switch_count += 1
-            import logging  # takes longer to import than this package
+            try:
+                import logging  # takes longer to import than this package
 
-            order = "lru" if by_recency else "the learned order"
-            logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self._view.now)
+                order = "lru" if by_recency else "the learned order"
+                logging.getLogger("unified_tree.policy").info("density evicts by %s from tick %d on", order, self._view.now)
+            except KeyboardInterrupt:  # as while it learns
+                interrupt_main()
 
     def withdrew(self, arrival: object) -> None:
         if isinstance(arrival, Request) and arrival.place is not None:
@@ -315,9 +319,13 @@ class HitDensity(Standard):
         count, every = turns.count, self._view.settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
             self._learning = self._learn()
-        for _ in range(max(1, EARLY_SLICES * every // count)):
-            if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
-                self._learning = None
+        try:
+            for _ in range(max(1, EARLY_SLICES * every // count)):
+                if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
+                    self._learning = None
+        except KeyboardInterrupt:  # numpy runs Python, where signals are handled, in the middle of a change of the tree
+            self._learning = None
+            interrupt_main()
         return turn
 
     def _meet_pools(self) -> None:
