@@ -17,19 +17,15 @@ if TYPE_CHECKING:
 GONE_ON_SHARE: Final = 3
 """A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
 UNSURE: Final = 0.5
-MEAN_GAPS: Final = 4
-"""About so many gaps count for their mean."""
-FEATURES: Final = 7
+FEATURES: Final = 5
 BIN_BITS: Final = 5
 BINS: Final = 24
 UNJUDGED: Final = -1
-FIRST, SAME, MORE = 0, 1, 2
-"""A turn is the first one of its session, shares as much of the text as the one before it did, or more."""
 PARTS: Final = 8
 SURE: Final = 4
 """So many turns are thought to have been shared whole before any was."""
 LATELY: Final = 256
-"""After about so many turns of a kind, what is known of them counts half."""
+"""After about so many turns, first or later ones, what is known of them counts half."""
 USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
 LEAST_SHARE: Final = 1 / 64
@@ -58,11 +54,9 @@ class Turn:
         at: the tick of the tree's clock at which it published last; until then, at which it arrived.
         start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
         begin: up to where the request shared it; it added what is behind that.
-        begin_before, end_before, kind_before: `begin`, `end` and `kind` of the turn before it; -1, 0 and FIRST without one.
+        begin_before, end_before: `begin` and `end` of the turn before it; -1 and 0 without one.
         turns: how many the session had before.
         gap, gap_before: after how many ticks this one came, and the one before it; -1 where there was none.
-        mean_gap: a moving mean of the gaps.
-        growth: by how many tokens the text is longer than the turn before left it; -1 for the first turn.
         features: what it is like: a bin below `BINS` of each figure, in `BIN_BITS`, the first one lowest.
         group: the group of turns that are answered about as often, when it was looked up last (`judged`: see `Survival`).
         is_open: it has not published anything yet.
@@ -81,11 +75,8 @@ class Turn:
         "gap",
         "gap_before",
         "group",
-        "growth",
         "is_open",
         "judged",
-        "kind_before",
-        "mean_gap",
         "saved_to",
         "start",
         "turns",
@@ -103,17 +94,14 @@ class Turn:
         self.judged: i64 = UNJUDGED
         if before is None:
             self.turns = 0
-            self.begin_before, self.end_before, self.kind_before = -1, 0, FIRST
-            self.gap = self.gap_before = self.growth = -1
-            self.mean_gap = 0.0
+            self.begin_before, self.end_before = -1, 0
+            self.gap = self.gap_before = -1
         else:
             self.start = before.start
-            self.begin_before, self.end_before, self.kind_before = before.begin, before.end, before.kind
+            self.begin_before, self.end_before = before.begin, before.end
             self.turns = before.turns + 1
             self.gap = at - before.at
             self.gap_before = before.gap
-            self.mean_gap = before.mean_gap + (self.gap - before.mean_gap) / min(self.turns, MEAN_GAPS)
-            self.growth = end - before.end
         self._describe()
 
     def is_gone_on_from(self, length: int) -> bool:
@@ -123,13 +111,6 @@ class Turn:
         is_same = self.is_open or length >= self.begin
         return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
 
-    @property
-    def kind(self) -> int:
-        """FIRST, SAME or MORE."""
-        if self.turns == 0:
-            return FIRST
-        return SAME if self.begin <= self.begin_before else MORE
-
     def shares(self, length: int) -> None:
         """Its request shares the text up to there, as is seen where evicted text comes back."""
         self.begin = max(self.begin, length)
@@ -138,18 +119,13 @@ class Turn:
         """Its request has published more."""
         self.at = now
         self.is_open = False
-        if self.turns:
-            self.growth += end - self.end
         self.end = end
         self._describe()
 
     def _describe(self) -> None:
-        is_first = self.turns == 0
         features: i64 = octave(self.gap_before)
-        features = features << BIN_BITS | (0 if is_first else octave(int(self.mean_gap)))
         features = features << BIN_BITS | octave(self.start)
         features = features << BIN_BITS | octave(self.gap)
-        features = features << BIN_BITS | (0 if is_first else octave(max(0, self.growth)))
         features = features << BIN_BITS | octave(max(0, self.end - self.start))
         self.features = features << BIN_BITS | octave(self.turns)
         self.judged = UNJUDGED
@@ -194,25 +170,26 @@ class Reach:
     """How far requests share what the turn before them added.
 
     The next request of a chat shares all of that; where thoughts are dropped, its first part; a question about a document, or
-    behind a system prompt, nothing. So the text behind that is worth less than the session. Learned apart for turns of each
-    kind: first ones, those that shared as much as the turn before, and others.
+    behind a system prompt, nothing. So the text behind that is worth less than the session. Learned apart for first turns and
+    later ones.
     """
 
     def __init__(self) -> None:
-        self._counts = [[0] * PARTS + [SURE] for _ in (FIRST, SAME, MORE)]
-        self._shares = [[1.0] * PARTS for _ in (FIRST, SAME, MORE)]
+        self._counts = [[0] * PARTS + [SURE] for _ in range(2)]
+        self._shares = [[1.0] * PARTS for _ in range(2)]
 
     def note(self, turn: Turn) -> None:
         """A turn is over: how far it shared what the one before had added. Cost: O(PARTS)."""
         if not turn.turns:
             return
-        counts = self._counts[turn.kind_before]
+        is_later = min(1, turn.turns - 1)
+        counts = self._counts[is_later]
         counts[_part(turn.begin, turn.begin_before, turn.end_before)] += 1
         if sum(counts) > LATELY:
             for i in range(PARTS + 1):
                 counts[i] >>= 1
         total, sharing = sum(counts), 0
-        shares = self._shares[turn.kind_before]
+        shares = self._shares[is_later]
         for i in range(PARTS, 0, -1):
             sharing += counts[i]
             shares[i - 1] = max(LEAST_SHARE, sharing / total)
@@ -225,7 +202,7 @@ class Reach:
         if end <= begin:
             return 1.0
         shared = float(max(i64(0), begin - start))
-        shares = self._shares[turn.kind]
+        shares = self._shares[min(1, turn.turns)]
         for i in range(PARTS):
             last = begin + size * (i + 1) // PARTS if i < PARTS - 1 else max(end, begin + size)
             overlap = min(end, last) - max(start, begin + size * i // PARTS)

@@ -104,27 +104,24 @@ class Worth:
         """
         if not value.touched:
             return -inf
-        tokens = self._tokens(value)
-        age, usual = self._view.now - value.touched, self._usual_ages[self.pool_of(value)]
         line = value.node.line
         turn = None if line is None else latest(line)
         if line is None or turn is None:
-            return tokens / (float(age) + usual + 1.0)
-        place = self._place_that_counts(value, line, turn)
-        if place is not None:
-            return tokens * self.places.rate(place, float(age), usual)
-        return tokens * self._share(value, turn) * self.turns.worth(self.turns.group(turn), age)
+            return self._tokens(value) / (self._view.now - value.touched + self._usual_ages[self.pool_of(value)] + 1.0)
+        return self._tokens(value) * max(self._rate_of_session(value, turn), self._rate_of_place(value, line))
 
-    def _place_that_counts(self, value: Value, line: Line, turn: Turn) -> Place | None:
-        """The place at a value's end, if at the age at which values go it is used more often than the session goes on."""
-        places = session_of(line).places
-        place = None if places is None else places.get(value.node.end)
-        if place is None or not self.turns.is_ready:
-            return place
-        usual = self._usual_ages[self.pool_of(value)]
-        age = max(self._view.now - value.touched, int(usual))
-        session = self._share(value, turn) * self.turns.worth(self.turns.group(turn), age)
-        return place if self.places.rate(place, float(age), usual) > session else None
+    def _rate_of_session(self, value: Value, turn: Turn) -> float:
+        """The rate at which its session goes on and needs a value; 0 until something is learned."""
+        if not self.turns.is_ready:
+            return 0.0
+        return self._share(value, turn) * self.turns.worth(self.turns.group(turn), self._view.now - value.touched)
+
+    def _rate_of_place(self, value: Value, line: Line) -> float:
+        """The rate at which requests fork off at a value's end; 0 if none did."""
+        place = _place(value, line)
+        if place is None:
+            return 0.0
+        return self.places.rate(place, float(self._view.now - value.touched), self._usual_ages[self.pool_of(value)])
 
     def _tokens(self, value: Value) -> float:
         """How many tokens its loss costs for each token or state that it frees."""
@@ -147,8 +144,8 @@ class Worth:
         turn = None if line is None else latest(line)
         if line is None or turn is None:
             return Reason(value.touched, tokens, UNTOLD, 0.0, -1.0)
-        place = self._place_that_counts(value, line, turn)
-        if place is not None:
+        place = _place(value, line)
+        if place is not None and self._rate_of_place(value, line) > self._rate_of_session(value, turn):
             gap = (place.last - place.first) / max(1, place.uses - 1)
             return Reason(value.touched, tokens, PLACE if place.uses > 1 else ONCE, gap, -1.0)
         going_on = self.turns.shares[self.turns.group(turn)] if self.turns.is_ready else -1.0
@@ -168,3 +165,9 @@ class Worth:
         self._counts[0 if is_last else 1] += 1.0
         most = max(self._counts)
         self._resumed = [count / most for count in self._counts]
+
+
+def _place(value: Value, line: Line) -> Place | None:
+    """The place at a value's end."""
+    places = session_of(line).places
+    return None if places is None else places.get(value.node.end)
