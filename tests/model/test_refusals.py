@@ -179,18 +179,17 @@ def _known(line: Line) -> object:
     turn, places = latest(line), session.places or {}
     told = None if turn is None else (turn.at, turn.end, turn.turns, turn.is_open)
     used = [(at, place.uses, place.last, place.is_open) for at, place in places.items()]
-    held: list[tuple[int, int, int]] = []
-    for first in (session.stairs, *session.stretches):
-        stretch = first
-        while stretch is not None:
-            held.append((stretch.start, stretch.end, stretch.use))
-            stretch = stretch.next
-    saves: list[tuple[int, tuple[int, ...]]] = []
+    stairs: list[tuple[int, int]] = []
+    stair = session.stairs
+    while stair is not None:
+        stairs.append((stair.end, stair.use))
+        stair = stair.next
+    saves: list[tuple[int, int, int]] = []
     save = session.saves
     while save is not None:
-        saves.append((save.length, save.uses))
+        saves.append((save.length, save.use, save.short))
         save = save.next
-    return told, used, saves, held
+    return told, used, saves, stairs
 
 
 def _told(value: Value | None) -> object:

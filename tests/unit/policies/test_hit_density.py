@@ -18,7 +18,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.nodes.node import Value
 from unified_tree.nodes.order import SPARE
 from unified_tree.policies.density.hit_density import FIRST_LEARNED, HitDensity
-from unified_tree.policies.density.turns import Save, Stretch, session_of
+from unified_tree.policies.density.turns import Save, Stair, session_of
 from unified_tree.policies.eviction_policy import EvictionPolicy
 from unified_tree.policies.tree_view import TreeView
 from unified_tree.state.pool import Pool
@@ -26,9 +26,9 @@ from unified_tree.state.pool import Pool
 WINDOW = swa(4)
 
 
-def linked(first: Save | Stretch | None) -> list[Save | Stretch]:
+def linked(first: Save | Stair | None) -> list[Save | Stair]:
     """Those that are linked, from the first one on."""
-    found: list[Save | Stretch] = []
+    found: list[Save | Stair] = []
     while first is not None:
         found.append(first)
         first = first.next

@@ -14,7 +14,6 @@ from unified_tree.policies.density.turns import (
     BINS,
     FEATURES,
     LEAST_SHARE,
-    MEAN_GAPS,
     Reach,
     Turn,
     latest,
@@ -41,7 +40,7 @@ def test_a_first_request_is_a_first_turn() -> None:
     text = texts.new(24, 24)
     server.serve(text)
     turn = turn_of(server, text)
-    assert (turn.turns, turn.start, turn.end, turn.gap, turn.growth, turn.is_open) == (0, 0, 24, -1, -1, False)
+    assert (turn.turns, turn.start, turn.end, turn.gap, turn.is_open) == (0, 0, 24, -1, False)
 
 
 def test_a_request_that_publishes_in_pieces_is_one_turn() -> None:
@@ -62,11 +61,11 @@ def test_a_session_goes_on() -> None:
     server.serve(text)
     turn = turn_of(server, text)
     assert first.by is turn
-    assert (turn.turns, turn.gap, turn.mean_gap, turn.growth, turn.begin, turn.end) == (1, 4, 4, 6, 24, 30)
+    assert (turn.turns, turn.gap, turn.begin, turn.end) == (1, 4, 24, 30)
     others(server, texts, 5)
     server.serve(text + texts.new(2, 2))
     turn = turn_of(server, text)
-    assert (turn.turns, turn.gap, turn.gap_before, turn.mean_gap) == (2, 6, 4, 5)
+    assert (turn.turns, turn.gap, turn.gap_before) == (2, 6, 4)
 
 
 def test_a_session_whose_answer_was_dropped_goes_on() -> None:
@@ -88,7 +87,7 @@ def test_a_session_comes_back_after_its_text_was_evicted(pieces: tuple[int, ...]
     text += texts.new(9, 9)
     assert server.serve(text, save_at=pieces) == 0
     turn = turn_of(server, text)
-    assert (turn.turns, turn.growth, turn.begin, turn.end, turn.is_open) == (1, 9 - dropped, 24, 33, False)
+    assert (turn.turns, turn.begin, turn.end, turn.is_open) == (1, 24, 33, False)
     assert turn.gap > 8
 
 
@@ -162,11 +161,6 @@ def turn_after(gaps: list[int]) -> Turn:
     return turn
 
 
-def test_the_mean_of_gaps_follows_the_last_ones() -> None:
-    assert turn_after([10, 20]).mean_gap == 15
-    assert turn_after([1000, *[10] * (8 * MEAN_GAPS)]).mean_gap == pytest.approx(10, rel=0.05)
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -180,7 +174,7 @@ def test_each_figure_has_its_bin(make: Callable[[], Turn]) -> None:
     turn = make()
     bins = [int(turn.features) >> BIN_BITS * i & (1 << BIN_BITS) - 1 for i in range(FEATURES)]
     assert max(bins) < BINS and int(turn.features) < 1 << BIN_BITS * FEATURES
-    assert bins[0] == octave(turn.turns) and bins[1] == octave(turn.end - turn.start) and bins[3] == octave(turn.gap)
+    assert bins[0] == octave(turn.turns) and bins[1] == octave(turn.end - turn.start) and bins[2] == octave(turn.gap)
 
 
 def test_a_line_knows_the_last_turn_of_its_session() -> None:

@@ -8,10 +8,11 @@ tree has lost something for want of room, recency has, too, and holds no more th
 It does as the tree would: the end of a text that nothing can be resumed from goes before all else, and boundaries leave with
 their text; each insert is a use. So on one tier, while recency decides, both hit nearly alike. It knows nothing of locks.
 
-A use of a window is a use of the last tokens before a boundary (a length one can resume from); a state is a window of one
-token, which no other boundary has. Each kind has a ring of its own, and each line knows which stretch of it was used by which
-use. Recency would resume from the longest boundary whose windows it holds, within the text that it holds. Where the pools share
-one budget, there is one ring, and amounts are shares of that budget.
+A use of a boundary (a length one can resume from) is a use of the windows before it; a state is a window of one token, which no
+other boundary has. Each kind has a ring of its own. Of windows that overlap the one used last has what they share, so recency
+holds a boundary as long as it holds what is left to it; what its windows need before a fork is listed there. Recency would
+resume from the longest boundary that it holds, within the text that it holds. Where the pools share one budget, there is one
+ring, and amounts are shares of that budget.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.native.chosen import untracked, with_item
-from unified_tree.policies.density.turns import Place, Save, Session, Stretch, session_of
+from unified_tree.policies.density.turns import LOST, Place, Save, Session, Stair, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +120,10 @@ class Ring:
         """How much it holds of so much of a use. Cost: O(1)."""
         return min(amount, self._amounts[use % self._size].left) if use >= self._first else 0
 
+    def has(self, use: i64, amount: i64) -> bool:
+        """Whether it holds so much of a use, or more. Cost: O(1)."""
+        return use >= self._first and self._amounts[use % self._size].left >= amount
+
 
 class Gate:
     """A kind of windows, or states, that a boundary needs.
@@ -130,82 +134,21 @@ class Gate:
 
     Attributes:
         ring: as given; of a budget that of all kinds. weight: what a token takes of its room, 0 for nothing.
-        is_state: whether it is of one token.
     """
 
-    __slots__ = ("is_state", "ring", "tokens", "weight")
+    __slots__ = ("ring", "tokens", "weight")
 
     def __init__(self, ring: Ring, tokens: int) -> None:
         self.ring = ring
         self.weight: i64 = 1
         self.tokens: i64 = tokens
-        self.is_state = tokens == 1
 
-    def holds(self, stretch: Stretch | None, start: i64, end: i64) -> bool:
-        """Whether it holds [start, end) of a line, by the first of its stretches. Cost: O(stretches)."""
-        if not self.weight:
-            return True
-        lacking = end - start
-        while stretch is not None:
-            overlap = min(end, stretch.end) - max(start, stretch.start)
-            amount = overlap * self.weight
-            if overlap > 0 and self.ring.holds(stretch.use, amount) == amount:
-                lacking -= overlap
-            stretch = stretch.next
-        return lacking == 0
-
-    def use(self, stretch: Stretch | None, start: i64, end: i64, use: i64, most: int) -> Stretch:
-        """[start, end) of a line is used; the first of its stretches from then on. Cost: O(stretches)."""
-        ring, weight = self.ring, self.weight
-        first = last = Stretch(start, end, use, None)
-        count = 1
-        while stretch is not None:
-            at, stretch = stretch, stretch.next
-            if ring.holds(at.use, 1) == 0:  # evicted
-                continue
-            overlap = min(end, at.end) - max(start, at.start)
-            if overlap > 0:
-                ring.take(at.use, overlap * weight)
-                behind = at.end
-                if at.start < start:
-                    at.end = start
-                    if behind > end:
-                        last.next = last = at
-                        count += 1
-                        at = Stretch(end, behind, at.use, None)
-                elif behind > end:
-                    at.start = end
-                else:
-                    continue
-            last.next = last = at
-            count += 1
-        last.next = None
-        ring.add(use, (end - start) * weight)
-        if count > most:
-            last = first
-            for _ in range(most - 1):
-                assert last.next is not None
-                last = last.next
-            gone, last.next = last.next, None
-            while gone is not None:
-                ring.take(gone.use, (gone.end - gone.start) * weight)
-                gone = gone.next
-        return first
-
-    def lose(self, stretch: Stretch | None, use: i64) -> Stretch | None:
-        """The stretches of some use go; the first of the rest. Cost: O(stretches)."""
-        first, before = stretch, None
-        while stretch is not None:
-            if stretch.use != use:
-                before = stretch
-            else:
-                self.ring.take(use, (stretch.end - stretch.start) * self.weight)
-                if before is None:
-                    first = stretch.next
-                else:
-                    before.next = stretch.next
-            stretch = stretch.next
-        return first
+    def amount(self, save: Save, fork: i64) -> i64:
+        """What a boundary's window takes of the room, behind a fork and beside those that overlap and were used later.
+        Cost: O(1).
+        """
+        first = max(save.length + save.short - self.tokens, save.below, fork)
+        return max(i64(0), min(save.length, save.above - self.tokens) - first) * self.weight
 
 
 @mypyc_attr(acyclic=True)
@@ -250,6 +193,8 @@ class RecencyShadow:
         self.save_grid_tokens = 1
         self._token_weight: i64 = 1
         self.gates = [Gate(Ring(size), tokens) for tokens in windows]
+        self._rings = [gate.ring for gate in self.gates]
+        self._longest: i64 = max(windows, default=0)
         self.is_ahead = False
         self.by_recency = 0
         self.lead = self.came = 0.0
@@ -261,6 +206,7 @@ class RecencyShadow:
         self._token_weight = token_weight
         for gate, weight in zip(self.gates, weights, strict=True):
             gate.ring, gate.weight = self.texts, weight
+        self._rings = [self.texts]
 
     def arrived(self, line: Line | None, length: int, hit: int) -> Request:
         """A request has come whose text is known up to some length, if any is, and hits so much; returns it.
@@ -277,9 +223,9 @@ class RecencyShadow:
         would = min(text, hit)
         if self.gates:
             would = self._resumable(line, text)
-            if would < hit <= text and self._uses(line.owner(hit), hit) is None:
+            if would < hit <= text and _found(line.owner(hit), hit) is None:
                 would = hit  # of spare windows, which go first by any order
-                self._use(line, hit, hit)
+                self._use(line, hit, 0)
             if text < length or would < hit:
                 self._branched(line, text, would)
         self.by_recency += would
@@ -311,68 +257,84 @@ class RecencyShadow:
         if not self.gates:
             return
         owner = line.owner(length)
-        if request is not None and request.held < length <= request.known and not self._uses(owner, length):
-            self._list(owner, length, ())  # it forks off there, and for recency before that
-        else:
-            self._use(owner, length, resumed)
+        if request is not None and request.held < length <= request.known:  # it forks off there, and for recency before that
+            save = _listed(owner, length)
+            if save is None:
+                self._list(session_of(owner), Save(length, LOST, 0, True, None))
+                return
+            if save.use == LOST or not save.is_saved:
+                save.is_saved = True
+                return
+        self._use(owner, length, resumed - length)
 
-    def _use(self, line: Line, length: int, resumed: int) -> None:
+    def _use(self, line: Line, length: i64, short: i64) -> None:
         """A boundary's windows and states are used. Cost: O(kinds, lines of a window, listed_saves)."""
-        if length <= line.fork:
-            line = line.owner(length)
-        before = self._uses(line, length)
-        uses: list[int] = []
-        for i, gate in enumerate(self.gates):
-            use = gate.ring.use()
-            if not gate.is_state:
-                self._use_window(line, i, use, resumed, length)
-            else:
-                if before:
-                    gate.ring.take(before[i], gate.weight)
-                gate.ring.add(use, gate.weight)
-            uses.append(int(use))
-        self._list(line, length, untracked(tuple(uses)))
+        use: i64 = 0
+        for ring in self._rings:
+            use = ring.use()
+        line, is_saved = line.owner(length), True
+        while True:
+            fork: i64 = max(0, line.fork)
+            self._use_in(session_of(line), fork, Save(length, use, short, is_saved, None))
+            if line.parent is None or length + short - self._longest >= fork:
+                return
+            line, length, short, is_saved = line.parent.owner(fork), fork, short + length - fork, False
 
-    def _list(self, line: Line, length: int, uses: tuple[int, ...]) -> None:
-        """A boundary was saved, and is held by these uses of each kind; none if recency has not saved it.
-        Cost: O(listed_saves).
-        """
-        session = session_of(line)
-        _take_out(session, length)
-        last = session.saves = Save(length, uses, session.saves)
+    def _use_in(self, session: Session, fork: i64, save: Save) -> None:
+        """A boundary of a text is used, or the end of what one behind it needs. Cost: O(kinds, listed_saves)."""
+        before = _take_out(session, save.length)
+        if before is not None:
+            save.is_saved = save.is_saved or before.is_saved
+            if self._has(before, fork):
+                save.short = min(save.short, before.short)
+            self._take(before, fork)
+        first = save.length + save.short - self._longest
+        other = session.saves
+        while other is not None:
+            if first < other.length < save.length:
+                self._overlap(other, fork, other.below, min(other.above, save.length + save.short))
+            elif other.length > save.length > other.length + other.short - self._longest:
+                self._overlap(other, fork, max(other.below, save.length), other.above)
+            other = other.next
+        for gate in self.gates:
+            gate.ring.add(save.use, gate.amount(save, fork))
+        self._list(session, save)
+
+    def _overlap(self, save: Save, fork: i64, below: i64, above: i64) -> None:
+        """What a boundary shares with one that is used now is that one's."""
+        self._take(save, fork)
+        save.below, save.above = below, above
+        for gate in self.gates:
+            gate.ring.add(save.use, gate.amount(save, fork))
+
+    def _take(self, save: Save, fork: i64) -> None:
+        """A boundary has its last use no more."""
+        for gate in self.gates:
+            gate.ring.take(save.use, gate.amount(save, fork))
+
+    def _list(self, session: Session, save: Save) -> None:
+        """A boundary is the last one used. Cost: O(listed_saves)."""
+        save.next = session.saves
+        session.saves = last = save
         for _ in range(self._settings.listed_saves - 1):
             if last.next is None:
                 return
             last = last.next
         last.next = None
 
-    def _use_window(self, line: Line, i: int, use: i64, resumed: int, length: int) -> None:
-        """A use of a kind has its window before a boundary. Cost: O(lines of it, listed_saves)."""
-        gate, most = self.gates[i], 2 * self._settings.listed_saves
-        start: i64 = max(i64(0), i64(resumed) - gate.tokens)
-        end: i64 = length
-        while True:
-            session, begin = session_of(line), max(i64(0), i64(line.fork))
-            stretches = session.stretches or (None,) * len(self.gates)
-            used = gate.use(stretches[i], max(begin, start), end, use, most)
-            session.stretches = with_item(stretches, i, used)
-            if start >= begin or line.parent is None:
-                break
-            line, end = line.parent, begin
-
     def _branched(self, line: Line, text: int, would: int) -> None:
         """Recency saves where the text that it holds ends, as `Match.save_at` says, though the tree holds more or nothing."""
         point = text - text % self.save_grid_tokens
         if point > would:
-            self._use(line, point, point)
+            self._use(line, point, 0)
 
     def unsaved(self, line: Line, length: int) -> None:
         """They go before all others, by any order. Cost: as `saved`."""
-        session = line.owner(length).policy_state
-        if isinstance(session, Session):
-            save = _take_out(session, length)
-            if save is not None:
-                self._lose(session, save.uses)
+        line = line.owner(length)
+        if _found(line, length) is not None:
+            save = _take_out(session_of(line), length)
+            assert save is not None
+            self._take(save, max(0, line.fork))
 
     def stranded(self, line: Line, begin: int, end: int) -> None:
         """The text in [begin, end), and what is behind, goes before all others, by any order, unless recency holds a boundary
@@ -389,7 +351,7 @@ class RecencyShadow:
                 return
             save = session.saves
             while save is not None:
-                if save.length > begin and self._holds(line, int(save.length), save.uses):
+                if save.length > begin and self._holds(line, save):
                     return
                 save = save.next
             reached: i64 = start
@@ -441,7 +403,7 @@ class RecencyShadow:
         limit: i64 = end
         held: i64 = start
         at: i64 = start
-        longer: Stretch | None = None  # the first one that ends behind this use
+        longer: Stair | None = None  # the first one that ends behind this use
         while stair is not None:
             last = stair.end
             if at < limit:
@@ -459,17 +421,17 @@ class RecencyShadow:
         if above < start:
             held = 0
         if session.saves is not None and held < at:
-            self._lost_behind(session, int(held))
+            self._lost_behind(session, start, held)
         if end > start:
             texts.add(use, (limit - start) * weight)
-            session.stairs = Stretch(start, limit, use, longer)
+            session.stairs = Stair(limit, use, longer)
             self._bound(session, start)
         return int(min(held, limit)) if above >= start else above
 
     def _bound(self, session: Session, start: i64) -> None:
         """Forget the last but one of too many stairs: the last has what it had. Cost: O(listed_uses)."""
-        before: Stretch | None = None
-        left: Stretch | None = None
+        before: Stair | None = None
+        left: Stair | None = None
         last = session.stairs
         assert last is not None
         count = 1
@@ -484,58 +446,39 @@ class RecencyShadow:
             else:
                 before.next = last
 
-    def _lost_behind(self, session: Session, length: int) -> None:
+    def _lost_behind(self, session: Session, fork: i64, length: i64) -> None:
         """Boundaries of a line behind a length have left with their text. Cost: O(listed_saves²)."""
         save = session.saves
         while save is not None:
             if save.length > length:
                 _take_out(session, save.length)
-                self._lose(session, save.uses)
+                self._take(save, fork)
             save = save.next
 
-    def _lose(self, session: Session, uses: tuple[int, ...]) -> None:
-        """The windows and states of these last uses of a boundary go. Cost: O(kinds, listed_saves)."""
-        for i, use in enumerate(uses):
-            gate = self.gates[i]
-            if gate.is_state:
-                gate.ring.take(use, gate.weight)
-            else:
-                session.stretches = with_item(session.stretches, i, gate.lose(session.stretches[i], use))
-
-    @staticmethod
-    def _uses(line: Line, length: int) -> tuple[int, ...] | None:
-        """The last uses of a boundary of a line; none if recency has not saved it, None if the tree has not."""
-        session = line.policy_state
-        save = session.saves if isinstance(session, Session) else None
-        while save is not None and save.length != length:
-            save = save.next
-        return None if save is None else save.uses
-
-    def _holds(self, line: Line, length: int, uses: tuple[int, ...]) -> bool:
-        """Whether it holds all windows and states of a boundary, by its last uses. Cost: O(lines of them, listed_saves)."""
-        if not uses:
-            return False
-        for i, gate in enumerate(self.gates):
-            if gate.is_state:
-                if gate.ring.holds(uses[i], gate.weight) < gate.weight:
-                    return False
-            elif not self._holds_window(line, i, length):
+    def _has(self, save: Save, fork: i64) -> bool:
+        """Whether it holds what is left to a boundary behind a fork. Cost: O(kinds)."""
+        for gate in self.gates:
+            if gate.weight and save.short < gate.tokens and not gate.ring.has(save.use, gate.amount(save, fork)):
                 return False
         return True
 
-    def _holds_window(self, line: Line, i: int, length: int) -> bool:
-        """Whether it holds all of a kind's window before a boundary. Cost: O(lines of it, listed_saves)."""
-        gate = self.gates[i]
-        start: i64 = max(i64(0), i64(length) - gate.tokens)
-        end: i64 = length
+    def _holds(self, line: Line, save: Save) -> bool:
+        """Whether it holds all windows and states of a boundary. Cost: O(lines of them, kinds and listed_saves)."""
+        short = save.short
+        if short > 0:
+            return False
         while True:
-            session, begin = line.policy_state, max(i64(0), i64(line.fork))
-            stretches = session.stretches if isinstance(session, Session) else ()
-            if not gate.holds(stretches[i] if stretches else None, max(begin, start), end):
+            fork: i64 = max(0, line.fork)
+            if not self._has(save, fork):
                 return False
-            if start >= begin or line.parent is None:
+            short += save.length - fork
+            if line.parent is None or short >= self._longest:
                 return True
-            line, end = line.parent, begin
+            line = line.parent.owner(fork)
+            rest = _listed(line, fork)
+            if rest is None or rest.short > short:
+                return False
+            save = rest
 
     def _resumable(self, line: Line | None, length: int) -> int:
         """The longest boundary that recency holds, up to a length; it is used."""
@@ -547,15 +490,30 @@ class RecencyShadow:
                 longest = 0
                 save: Save | None = session.saves
                 while save is not None:
-                    if longest < save.length <= length and self._holds(line, int(save.length), save.uses):
+                    if longest < save.length <= length and self._holds(line, save):
                         longest = int(save.length)
                     save = save.next
                 if longest:
-                    self._use(line, longest, longest)
+                    self._use(line, longest, 0)
                     return longest
             length = min(length, begin)
             line = line.parent
         return 0
+
+
+def _listed(line: Line, length: i64) -> Save | None:
+    """What is listed of a line at a length. Cost: O(listed_saves)."""
+    session = line.policy_state
+    save = session.saves if isinstance(session, Session) else None
+    while save is not None and save.length != length:
+        save = save.next
+    return save
+
+
+def _found(line: Line, length: i64) -> Save | None:
+    """A boundary of a line; None if the tree has not saved it. Cost: O(listed_saves)."""
+    save = _listed(line, length)
+    return save if save is not None and save.is_saved else None
 
 
 def _take_out(session: Session, length: i64) -> Save | None:

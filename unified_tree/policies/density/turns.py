@@ -28,6 +28,8 @@ LATELY: Final = 256
 """After about so many turns, first or later ones, what is known of them counts half."""
 USES_OCTAVES: Final = 16
 """Of a place's uses; the last one has the rest."""
+LOST: Final = -1
+FAR: Final = 1 << 62
 LEAST_SHARE: Final = 1 / 64
 """A text that is hardly ever shared is worth so much of its session, at least."""
 
@@ -258,19 +260,18 @@ class Places:
 
 
 @mypyc_attr(acyclic=True)
-class Stretch:
-    """A part of a text, and its last use. Those of a text are linked, so that compiled code makes no numbers into objects.
+class Stair:
+    """How far a text was used. Those of a text are linked, so that compiled code makes no numbers into objects.
 
     Attributes:
-        start, end: in tokens. Of stairs only the end counts: each begins where the one before ends.
-        use: its number.
-        next: the one behind it; None for the last.
+        end: in tokens; it begins where the one before ends.
+        use: the number of its last use.
+        next: the one behind it, which is longer and older; None for the last.
     """
 
-    __slots__ = ("end", "next", "start", "use")
+    __slots__ = ("end", "next", "use")
 
-    def __init__(self, start: i64, end: i64, use: i64, following: Stretch | None) -> None:
-        self.start = start
+    def __init__(self, end: i64, use: i64, following: Stair | None) -> None:
         self.end = end
         self.use = use
         self.next = following
@@ -278,19 +279,27 @@ class Stretch:
 
 @mypyc_attr(acyclic=True)
 class Save:
-    """A boundary of a text. Those of a text are linked, as `Stretch` is.
+    """A boundary of a text, or the end of what one behind a fork needs before it. Those of a text are linked, as stairs are.
 
     Attributes:
         length: in tokens.
-        uses: its last use of each kind; none if recency has not saved it.
+        use: its last use; `LOST` if recency has not saved it.
+        short: its windows have so many tokens less; negative for more.
+        is_saved: whether it is a boundary.
+        below, above: of those that overlap and were used later, the end of the nearest below, and the length and `short` of
+            the nearest above.
         next: the one behind it; None for the last.
     """
 
-    __slots__ = ("length", "next", "uses")
+    __slots__ = ("above", "below", "is_saved", "length", "next", "short", "use")
 
-    def __init__(self, length: i64, uses: tuple[int, ...], following: Save | None) -> None:
+    def __init__(self, length: i64, use: i64, short: i64, is_saved: bool, following: Save | None) -> None:
         self.length = length
-        self.uses = uses
+        self.use = use
+        self.short = short
+        self.is_saved = is_saved
+        self.below: i64 = 0
+        self.above: i64 = FAR
         self.next = following
 
 
@@ -302,18 +311,16 @@ class Session:
         turn: the last turn of the session that has the line's text; None if there was none.
         places: by length, those of the last uses; None for none.
         saves: the boundaries that recency might hold, the one used last first; None for none.
-        stretches: by kind, where windows were used, the last use first; empty for nowhere. See `Gate`.
         stairs: up to where the text was used, and by which use, the longest and oldest last; None for nowhere.
     """
 
-    __slots__ = ("places", "saves", "stairs", "stretches", "turn")
+    __slots__ = ("places", "saves", "stairs", "turn")
 
     def __init__(self) -> None:
         self.turn: Turn | None = None
         self.places: dict[int, Place] | None = None
         self.saves: Save | None = None
-        self.stretches: tuple[Stretch | None, ...] = ()
-        self.stairs: Stretch | None = None
+        self.stairs: Stair | None = None
 
 
 def session_of(line: Line) -> Session:
