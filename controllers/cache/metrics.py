@@ -20,7 +20,6 @@ from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.sharing import SharingStats
     from unified_tree.controllers.cache.stats import (
         AgeStats,
         BudgetStats,
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
         MissMemoryStats,
         PolicyStats,
         PoolStats,
+        SharingStats,
+        TenantStats,
         TransferStats,
     )
-    from unified_tree.controllers.cache.tenant_stats import TenantStats
     from unified_tree.controllers.counters.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
 

@@ -21,11 +21,11 @@ fork where it resumes further along it: sharing takes no hit from a namespace th
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
+from unified_tree.controllers.cache.stats import SharingStats
 from unified_tree.declare.keys import Key, Mark
 from unified_tree.declare.owners import SHARED, can_mark, marked, owned
 from unified_tree.inputs.arguments import INT64_BYTES
@@ -109,22 +109,6 @@ class ShownPrefixes:
 
 
 SALT_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingStats:
-    """What namespaces share.
-
-    Attributes:
-        shown_pages: pages of prompts of which it is remembered which tenants have shown them; common_pages: those that are
-            common to all.
-        common_tokens: prompt tokens that were common when their request came; common_hit_tokens: those of them that it hit.
-    """
-
-    shown_pages: int
-    common_pages: int
-    common_tokens: int
-    common_hit_tokens: int
 
 
 class Sharing:

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from unified_tree.controllers.cache.stats import TenantRoomStats, TenantStats
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters
     from unified_tree.state.shares import Shares
     from unified_tree.state.tree_state import TreeState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRoomStats:
-    """The memory of a group: pages of one pool, or blocks of a budget.
-
-    Attributes:
-        used: held by the tree, locked or not; what running requests hold and have not published is not counted.
-        share: what it may count on.
-        cap: what of it may be evictable at most; None for no limit.
-        victims: its values that were evicted from there.
-    """
-
-    used: int
-    share: int
-    cap: int | None
-    victims: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantStats:
-    """One group of namespaces; all that no group names are the group without a name.
-
-    Attributes:
-        requests, prompt_tokens, hit_tokens, hints: as in CacheStats.
-        rooms: by name, such as "the device pool of full".
-    """
-
-    requests: int
-    prompt_tokens: int
-    hit_tokens: int
-    hints: Mapping[tuple[str, str], int]
-    rooms: Mapping[str, TenantRoomStats]
 
 
 class TenantCounters:
