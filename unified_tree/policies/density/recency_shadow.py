@@ -147,8 +147,10 @@ class Gate:
         """What a boundary's window takes of the room, behind a fork and beside those that overlap and were used later.
         Cost: O(1).
         """
-        first = max(save.length + save.short - self.tokens, save.below, fork)
-        return max(i64(0), min(save.length, save.above - self.tokens) - first) * self.weight
+        first = max(save.length + save.short - self.tokens, save.below)
+        first = max(first, fork)  # compiled, `max` of three would make objects
+        last = min(save.length, save.above - self.tokens)
+        return (last - first) * self.weight if first < last else 0
 
 
 @mypyc_attr(acyclic=True)
