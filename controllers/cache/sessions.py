@@ -160,7 +160,7 @@ class Sessions:
         above = None if parent is None else session_name(parent)
         session = self._by_name.get(checked)
         if session is None:
-            if checked == above:
+            if above in {checked}:  # a comparison of names need not give a bool, as of numpy's integers
                 raise LeaseError(f"the session {repr_of(checked)} cannot be part of itself")
             opened = None if above is None else self.open(above)
             session = self._by_name[checked] = Session(checked, opened)
@@ -172,7 +172,7 @@ class Sessions:
                 self.end(next(iter(self._by_name)))
             return session
         holder = session.parent
-        if above is not None and (not isinstance(holder, Session) or holder.name != above):
+        if above is not None and (holder is None or self._by_name.get(above) is not holder):
             was = f"part of {repr_of(holder.name)}" if isinstance(holder, Session) else "part of no other"
             raise LeaseError(f"the session {repr_of(checked)} is {was}; it cannot become part of {repr_of(above)}")
         self._use(session)
