@@ -163,11 +163,15 @@ class StatePages:
         return {length: page for length, page in states.items() if length not in superseded}
 
     def forget(self, states: Mapping[int, int]) -> None:
-        """Forget these pages, which belong to the tree now or are duplicates."""
+        """Forget these pages, which belong to the tree now or are duplicates. An optional state whose running page is among
+        them is given up.
+        """
         given = set(states.values())
         self.saves = {length: page for length, page in self.saves.items() if page not in given}
         if self.running in given:
             self.running, self.is_given_up = None, self.is_optional
+        if self.is_given_up:
+            self.give_up()
 
     def cut(self, length_tokens: int) -> None:
         """Free the pages for states behind a length."""
