@@ -372,8 +372,11 @@ class Leases:
 
     def _remove(self, lease: Lease, state: LeaseState) -> None:
         """Idempotent, and so is each of its steps."""
-        if state.load is not None:
-            self._waiting.pop(state.load, None)
+        load = state.load
+        if load is not None and self._waiting.pop(load, None) is not None and state.turn is not None:  # it is a request
+            if load.error is not None:
+                state.lose_load(load)
+            self._book_load(state, load, has_failed=load.error is not None)
         state.end()
         self._open.pop(lease, None)
 
@@ -434,14 +437,19 @@ class Leases:
         del self._waiting[load]
         state, observers = self._open[lease], self._counters.observers
         state.end_load()
+        self._book_load(state, load, has_failed=state.failure is not None)
         if state.failure is not None:
-            self._counters.hit_tokens -= load.tokens
-            self._counters.load_hit_tokens -= load.tokens
             self._counters.count_drop("lease lost its load")
             if observers.all:
                 observers.tell("load_failed", lease.namespace, load.tokens)
+        if observers.all:
+            observers.tell("load_ended", lease)
+
+    def _book_load(self, state: LeaseState, load: Load, *, has_failed: bool) -> None:
+        """The tokens of a load count as loaded, or as no hit. A request that leaves before its load ends was granted them."""
+        if has_failed:
+            self._counters.hit_tokens -= load.tokens
+            self._counters.load_hit_tokens -= load.tokens
         else:
             self._counters.host_hit_tokens += state.host_tokens
             self._counters.storage_hit_tokens += state.storage_tokens
-        if observers.all:
-            observers.tell("load_ended", lease)

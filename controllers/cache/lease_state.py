@@ -331,10 +331,14 @@ class LeaseState:
             else:
                 self._adopt_tree_pages()
         if self.failure is not None:
-            self.host_tokens = self.storage_tokens = 0
-            if self._misses is not None:
-                self._misses.load_failed(self._resources.ledger, self.compute_from, load.tokens)
+            self.lose_load(load)
         load.release()
+
+    def lose_load(self, load: Load) -> None:
+        """Its load failed: the tokens of the load are misses."""
+        self.host_tokens = self.storage_tokens = 0
+        if self._misses is not None:
+            self._misses.load_failed(self._resources.ledger, self.compute_from, load.tokens)
 
     def _adopt_tree_pages(self) -> None:
         loading, tree = self.load is not None, self._resources.tree

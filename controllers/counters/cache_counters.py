@@ -43,7 +43,7 @@ class CacheTotals:
     requests: int = total("leases acquired")
     prompt_tokens: int = total("prompt tokens of those leases")
     hit_tokens: int = total("prompt tokens not computed again, less those whose load failed")
-    host_hit_tokens: int = total("prompt tokens loaded back from host by loads that have ended")
+    host_hit_tokens: int = total("prompt tokens loaded back from host by loads that have ended, or whose request has")
     storage_hit_tokens: int = total("prompt tokens loaded back that had been prefetched for the request")
     arriving_tokens: int = total("prompt tokens whose state was to arrive from another server")
     rebuilt_tokens: int = total("cached tokens run again to rebuild windows")
