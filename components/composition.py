@@ -16,6 +16,7 @@ from unified_tree.components.kinds import is_token_path
 from unified_tree.declare.block_budget import BlockBudget
 from unified_tree.declare.component import Component, validate_components
 from unified_tree.declare.page_format import ContextShard, PageFormat
+from unified_tree.inputs.arguments import number
 from unified_tree.inputs.printable import repr_of
 from unified_tree.terms.errors import ConfigurationError
 
@@ -216,7 +217,7 @@ class Composition:
         policy = BudgetPolicy(
             tokens_between_boundaries=tokens_between_boundaries,
             running_requests=running_requests,
-            min_path_share=min_path_share * (not is_stateless),
+            min_path_share=number(min_path_share, "min_path_share", ConfigurationError) * (not is_stateless),
             request_tokens=request_tokens,
             page_counts={} if page_counts is None else dict(page_counts),
         )

@@ -172,7 +172,7 @@ class Sessions:
                 self.end(next(iter(self._by_name)))
             return session
         holder = session.parent
-        if above is not None and (holder is None or self._by_name.get(above) is not holder):
+        if above is not None and (not isinstance(holder, Session) or above not in {holder.name}):
             was = f"part of {repr_of(holder.name)}" if isinstance(holder, Session) else "part of no other"
             raise LeaseError(f"the session {repr_of(checked)} is {was}; it cannot become part of {repr_of(above)}")
         self._use(session)

@@ -54,7 +54,7 @@ class Component:
         if type(self.coverage) not in COVERAGES:  # a subclass may mean what the tree does not know
             kinds = ", ".join(kind.__name__ for kind in COVERAGES)
             raise ConfigurationError(f"{self.name}: coverage must be one of {kinds}, not {repr_of(self.coverage)}")
-        flag(self.required, f"{self.name}: required", ConfigurationError)
+        object.__setattr__(self, "required", flag(self.required, f"{self.name}: required", ConfigurationError))
         number(self.flops_per_token, f"{self.name}: flops_per_token", ConfigurationError)
         if self.shares is not None and not isinstance(self.shares, str):
             raise ConfigurationError(f"{self.name}: shares must be a component's name or None, not {repr_of(self.shares)}")

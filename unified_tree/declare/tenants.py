@@ -108,9 +108,9 @@ class TenantGroup:
         object.__setattr__(self, "namespaces", namespaces)
         number(self.weight, f"{self.name}: weight", ConfigurationError)
         for what, given in (("floor", self.floor), ("cap", self.cap)):
-            if not isinstance(given, Amount) and given is not None:
+            if not isinstance(given, Amount) and (given is not None or what == "floor"):
                 number(given, f"{self.name}: {what}", ConfigurationError)
-                if given > 1:
+                if given is not None and given > 1:
                     raise ConfigurationError(
                         f"{self.name}: a {what} of {given} is more than all; give pages or bytes as an Amount"
                     )
@@ -158,8 +158,8 @@ class Tenants:
             raise ConfigurationError(f"groups must be TenantGroups, not {repr_of(groups)}")
         object.__setattr__(self, "groups", groups)
         number(self.weight, "weight", ConfigurationError)
-        integer(self.compared_groups, "compared_groups", ConfigurationError, minimum=1)
-        integer(self.reported_groups, "reported_groups", ConfigurationError)
+        for what, least in (("compared_groups", 1), ("reported_groups", 0)):
+            object.__setattr__(self, what, integer(getattr(self, what), what, ConfigurationError, minimum=least))
         if len({group.name for group in self.groups}) < len(self.groups):
             raise ConfigurationError("two groups have one name")
         self.index()
