@@ -304,10 +304,12 @@ class RecencyShadow:
 
     def _overlap(self, save: Save, fork: i64, below: i64, above: i64) -> None:
         """What a boundary shares with one that is used now is that one's."""
-        self._take(save, fork)
-        save.below, save.above = below, above
+        below_before, above_before = save.below, save.above
         for gate in self.gates:
-            gate.ring.add(save.use, gate.amount(save, fork))
+            save.below, save.above = below_before, above_before
+            amount = gate.amount(save, fork)
+            save.below, save.above = below, above
+            gate.ring.take(save.use, amount - gate.amount(save, fork))
 
     def _take(self, save: Save, fork: i64) -> None:
         """A boundary has its last use no more."""
