@@ -93,9 +93,8 @@ def as_by_default(kind: str, policy: str, settings: TreeSettings, count: int, se
 def changes(setting: str, policy: str) -> bool:
     base = TreeSettings(ghost_bytes=2_000) if setting == "faded_ghosts" else TreeSettings()
     other = replace(base, **{setting: OTHER[setting]})
-    count, seeds = {"settle_limit": (600, 4), "evict_reclaim_limit": (500, 4), "listed_uses": (300, 4)}.get(
-        setting, (300, 1)
-    )  # seldom seen
+    seldom = {"settle_limit": (600, 4), "evict_reclaim_limit": (500, 4), "listed_uses": (300, 4), "listed_saves": (300, 4)}
+    count, seeds = seldom.get(setting, (300, 1))
     return any(
         as_by_default(kind, policy, base, count, seed) != hits(kind, policy, other, count, seed)
         for seed in range(seeds)
