@@ -79,6 +79,7 @@ INTERPRETED = frozenset(
         # Settings, records and what is said in words: seldom made.
         "misses/explain",
         "misses/miss_cause",
+        "controllers/cache/group_stats",
         "controllers/cache/stats",
         "controllers/cache/metric_aliases",
         "controllers/cache/metrics",

@@ -20,6 +20,7 @@ from unified_tree.misses.miss_cause import MissCause
 from unified_tree.terms.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.cache.group_stats import SharingStats, TenantStats
     from unified_tree.controllers.cache.stats import (
         AgeStats,
         BudgetStats,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
         MissMemoryStats,
         PolicyStats,
         PoolStats,
-        SharingStats,
-        TenantStats,
         TransferStats,
     )
     from unified_tree.controllers.counters.latency import LatencyStats

@@ -25,7 +25,7 @@ from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.controllers.cache.stats import SharingStats
+from unified_tree.controllers.cache.group_stats import SharingStats
 from unified_tree.declare.keys import Key, Mark
 from unified_tree.declare.owners import SHARED, can_mark, marked, owned
 from unified_tree.inputs.arguments import INT64_BYTES

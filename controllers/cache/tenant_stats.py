@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.cache.stats import TenantRoomStats, TenantStats
+from unified_tree.controllers.cache.group_stats import TenantRoomStats, TenantStats
 
 if TYPE_CHECKING:
     from unified_tree.controllers.counters.cache_counters import CacheCounters

@@ -12,9 +12,9 @@ from stored_cache import StoredCache
 
 from unified_tree import Component, ConfigurationError, InvalidKeyError, Key, LeaseError, Path, TenantGroup, Tenants
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.group_stats import SharingStats
 from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.cache.sharing import ShownPrefixes
-from unified_tree.controllers.cache.stats import SharingStats
 from unified_tree.declare.keys import packed_key
 
 FULL = Component(name="full", coverage=Path())
